@@ -75,5 +75,4 @@ def bars(what: str, rows: list[tuple[str, float]]) -> str:
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a line of a table."""
     return [cell.strip() for cell in line.strip().strip("|").split("|")]

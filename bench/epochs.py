@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg2
 from confluent_kafka import Producer
@@ -32,8 +32,9 @@ from epochline.spark.credentials import CREDENTIALS_VARIABLE, JobCredentials
 from epochline.spark.job import run as run_job
 from epochline.spark.session import session
 
-STEPS = ("plan", "stage", "commit", "publish")
 WHOLE = "whole epoch"
+K = TypeVar("K")
+"""What is timed: a contestant, a step, or several words for it."""
 
 
 class Bench:
@@ -49,7 +50,6 @@ class Bench:
         """Settings of schema registries, by connection id."""
 
     def make(self, *topics: str, partitions: int) -> None:
-        """Make topics."""
         with closing(KafkaAdminClient(bootstrap_servers=self.kafka["bootstrap.servers"])) as admin:
             wanted = {"num_partitions": partitions, "replication_factor": 1}
             admin.create_topics(dict.fromkeys(topics, wanted), wait_for_metadata=True)
@@ -160,7 +160,6 @@ class ServerJob:
         }  # fmt: skip
 
     def __call__(self, ticket: StagingTicket) -> None:
-        """Run the job to its end."""
         command = [sys.executable, main.__file__, "--pipeline", ticket.pipeline]
         command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
         with self._log.open("ab") as log:
@@ -172,7 +171,7 @@ def _quoted(table: str) -> str:
 
 
 @contextmanager
-def timed(times: dict[str, list[float]], what: str) -> Iterator[None]:
+def timed(times: dict[K, list[float]], what: K) -> Iterator[None]:
     """Keep the seconds that a block took."""
     begun = time.monotonic()
     yield
@@ -188,9 +187,9 @@ def in_spark(stack: Stack, **conf: str) -> Iterator[Bench]:
         yield Bench(stack, spark)
 
 
-def rounds_of(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def rounds_of(contestants: Mapping[K, Callable[[], object]], rounds: int) -> dict[K, list[float]]:
     """Seconds of every contestant in every round, after one round that is not counted."""
-    times: dict[str, list[float]] = defaultdict(list)
+    times: dict[K, list[float]] = defaultdict(list)
     for _ in counted_rounds(times, rounds):
         for name, work in contestants.items():
             with timed(times, name):
@@ -198,7 +197,7 @@ def rounds_of(contestants: Mapping[str, Callable[[], object]], rounds: int) -> d
     return times
 
 
-def counted_rounds(times: dict[str, list[float]], rounds: int) -> Iterator[int]:
+def counted_rounds(times: dict[K, list[float]], rounds: int) -> Iterator[int]:
     """Number the rounds, and print what each took. The first one is not counted: its times are deleted at the end."""
     for number in range(rounds + 1):
         yield number

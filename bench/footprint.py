@@ -75,7 +75,6 @@ def _now(server: int | None) -> Mapping[str, int]:
 
 
 def topic_of(where: str, records: int, size: int) -> str:
-    """The topic with the records of one epoch."""
     return f"bench-footprint-{where}-{records}-{size}"
 
 
@@ -171,7 +170,6 @@ def _size(text: str) -> tuple[str, int, int]:
 
 
 def main() -> None:
-    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(prog="python -m bench.footprint", description=__doc__)
     parser.add_argument(
         "--sizes", type=_size, nargs="+", default=SIZES,

@@ -5,18 +5,15 @@ Airflow's own check of the user is left out. Every round makes every page at eve
 """
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 
-import psycopg2
-
-from bench.report import measured_table, run
+from bench.epochs import rounds_of
+from bench.report import measured_table, ratio, run
 from bench.servers import servers
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.pages.views import HistoryFilter, epoch_view, pipeline_view, pipelines_view
 from epochline.airflow.reading import snapshot
-from tests.databases import BY_HAND
+from tests.databases import as_admin, query
 
 EPOCHS = (1_000, 100_000, 1_000_000)
 ROUNDS = 20
@@ -68,9 +65,7 @@ def fill(dsn: str, count: int, options: str = "") -> None:
     SELECT pipeline, epoch_id, 'orders', attempt_id, 2, ended_at FROM epochline.attempt WHERE epoch_id > 1;
     ANALYZE epochline.epoch, epochline.planned_range, epochline.committed_range, epochline.attempt, epochline.receipt
     """  # noqa: S608 - a number
-    with closing(psycopg2.connect(dsn, options=options)) as session, session, session.cursor() as cursor:
-        cursor.execute(BY_HAND)
-        cursor.execute(statements)
+    query(dsn, statements, options=options)
 
 
 def pages(dsn: str, epochs: int) -> dict[str, Callable[[], object]]:
@@ -103,46 +98,26 @@ def pages(dsn: str, epochs: int) -> dict[str, Callable[[], object]]:
 
 def measured(lengths: Sequence[int], rounds: int) -> Times:
     """Seconds of each page at each length of the history, after one round that is not counted."""
-    times: dict[tuple[str, int], list[float]] = {}
     with servers("postgres") as stack:
-        admin = stack.postgres.superuser_dsn
-        ledgers = {}
+        contestants: dict[tuple[str, int], Callable[[], object]] = {}
         for length in lengths:
             name = f"pages_{length}"
-            with closing(psycopg2.connect(admin)) as session, session.cursor() as cursor:
-                session.autocommit = True
-                cursor.execute(f"CREATE DATABASE {name} OWNER epochline TEMPLATE epochline")
+            as_admin(stack.postgres.superuser_dsn, f"CREATE DATABASE {name} OWNER epochline TEMPLATE epochline")
             whole = stack.postgres.dsn(name, login="postgres")
-            with closing(psycopg2.connect(whole)) as session, session, session.cursor() as cursor:
-                cursor.execute(f"{BY_HAND}; {_FIRST}")
+            query(whole, _FIRST)
             fill(whole, length, _UNCHECKED)
-            with closing(psycopg2.connect(whole)) as session, session.cursor() as cursor:
-                session.autocommit = True
-                cursor.execute("VACUUM ANALYZE")
-            ledgers[length] = pages(stack.postgres.dsn(name), length)
+            as_admin(whole, "VACUUM ANALYZE")
+            contestants |= {(of, length): make for of, make in pages(stack.postgres.dsn(name), length).items()}
             print(f"{length:,} epochs are there", flush=True)
-        for number in range(rounds + 1):
-            for length, made in ledgers.items():
-                for name, make in made.items():
-                    begun = time.perf_counter()
-                    make()
-                    if number:
-                        times.setdefault((name, length), []).append(time.perf_counter() - begun)
-    return times
-
-
-def ratio(times: Times, name: str, length: int) -> float:
-    """How much longer a page takes at a length of the history than at the shortest one."""
-    shortest = min(one for _, one in times)
-    return statistics.median(times[name, length]) / statistics.median(times[name, shortest])
+        return rounds_of(contestants, rounds)
 
 
 def section(rounds: int) -> str:
     """Measure, and render the table, as ratios to the shortest history."""
-    times, longest = measured(EPOCHS, rounds), EPOCHS[-1]
+    times, shortest, longest = measured(EPOCHS, rounds), EPOCHS[0], EPOCHS[-1]
     rows = [
         [
-            name, f"{ratio(times, name, longest):.2f}",
+            name, f"{ratio(times[name, longest], times[name, shortest]):.2f}",
             *(
                 f"{1000 * statistics.median(times[name, length]):.0f}, {1000 * max(times[name, length]):.0f}"
                 for length in EPOCHS
@@ -151,7 +126,7 @@ def section(rounds: int) -> str:
         for name in dict.fromkeys(name for name, _ in times)
     ]  # fmt: skip
     headings = [
-        "page", f"first byte after {longest:,} epochs, ratio to {EPOCHS[0]:,}",
+        "page", f"first byte after {longest:,} epochs, ratio to {shortest:,}",
         *(f"{length:,} epochs, ms: median, most" for length in EPOCHS),
     ]  # fmt: skip
     intro = f"Four partitions, one sink, an epoch a minute; {rounds} rounds."

@@ -28,7 +28,6 @@ class PlainConsumer:
     columns: Mapping[str, str]
 
     def make(self) -> None:
-        """Make the tables."""
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
         with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
             cursor.execute(

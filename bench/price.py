@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pyspark import cloudpickle
 
 from bench.epochs import Bench, Epochs, in_spark, rounds_of
-from bench.report import measured_table, run, spread
+from bench.report import measured_table, ratio, run, spread
 from bench.servers import servers
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable
 from epochline.arrow.stage.batch_rows import BatchRows
@@ -200,21 +200,15 @@ def value(number: int) -> bytes:
     return f'{{"id": {number}, "who": "customer-{number % 10_000:06}", "amount": "{amount}"}}'.encode()
 
 
-def ratio(times: Times, form: str) -> float:
-    """The time of exactly once, as a ratio to at least once with the same sinks."""
-    once, at_least = (statistics.median(times[f"{kind}, {FORMS[form]}"]) for kind in (ONCE, AT_LEAST))
-    return once / at_least
-
-
 def section(records: int, rounds: int) -> str:
     """The table: each contestant beside the same sinks at least once, and beside the table alone."""
     times, per_record = measured(records, rounds)
     rows = []
-    for form, words in FORMS.items():
+    for words in FORMS.values():
         for kind in (AT_LEAST, ONCE):
             seconds = times[f"{kind}, {words}"]
-            alone = statistics.median(seconds) / statistics.median(times[f"{kind}, {FORMS['table']}"])
-            beside = ratio(times, form) if kind == ONCE else 1.0
+            beside = ratio(seconds, times[f"{AT_LEAST}, {words}"])
+            alone = ratio(seconds, times[f"{kind}, {FORMS['table']}"])
             rows.append([f"{kind}, {words}", f"{beside:.2f}", f"{alone:.2f}", spread(seconds, 2)])
     headings = [
         "contestant", "time, ratio to at least once into the same sinks", "time, ratio to the table alone",

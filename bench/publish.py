@@ -10,17 +10,17 @@ import uuid
 from contextlib import closing
 from itertools import count
 
-import psycopg2
 from kafka import KafkaProducer
 
 from bench.epochs import Bench, rounds_of
-from bench.report import measured_table, run
+from bench.report import measured_table, ratio, run
 from bench.servers import servers
 from epochline import KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.kafka.preflight import check_topic, make_control_topic
 from epochline.postgres.ledger.receipts import rows_of
 from epochline.protocol.sink import Committable, SinkAttempt
 from epochline.sinks.topic import TopicSink
+from tests.databases import as_admin, query
 
 ROWS = 100_000
 ROUNDS = 5
@@ -41,16 +41,15 @@ class Epoch:
         with bench.ledger.transaction() as tx:
             tx.targets.create(self._pipeline)
         schema, table = self._outbox.table.split(".")
-        with closing(psycopg2.connect(bench.dsn)) as connection, connection.cursor() as cursor:
-            connection.autocommit = True
-            cursor.execute(
-                f'INSERT INTO "{schema}"."{table}"'  # noqa: S608 - a name of ours
-                " (key, value, headers, partition, _topic, _partition, _offset, _row, _epoch)"
-                " SELECT convert_to(n::text, 'UTF8'), convert_to(rpad('line ' || n, 100, '.'), 'UTF8'), NULL, NULL,"
-                " 'bench', 0, n, 0, %s FROM generate_series(1, %s) n",
-                (_EPOCH, rows),
-            )
-            cursor.execute(f'VACUUM (ANALYZE) "{schema}"."{table}"')
+        query(
+            bench.dsn,
+            f'INSERT INTO "{schema}"."{table}"'  # noqa: S608 - a name of ours
+            " (key, value, headers, partition, _topic, _partition, _offset, _row, _epoch)"
+            " SELECT convert_to(n::text, 'UTF8'), convert_to(rpad('line ' || n, 100, '.'), 'UTF8'), NULL, NULL,"
+            " 'bench', 0, n, 0, %s FROM generate_series(1, %s) n",
+            _EPOCH, rows,
+        )  # fmt: skip
+        as_admin(bench.dsn, f'VACUUM (ANALYZE) "{schema}"."{table}"')
 
     def by_librdkafka(self) -> None:
         """As the product publishes."""
@@ -104,12 +103,10 @@ def measured(rows: int, rounds: int) -> dict[str, list[float]]:
 def section(rows: int, rounds: int) -> str:
     """The table, as ratios to what the product sends by."""
     times = measured(rows, rounds)
-    medians = {sender: statistics.median(seconds) for sender, seconds in times.items()}
-    first = medians[SENDERS[0]]
-    figures = [
-        [sender, f"{took / first:.2f}", f"{took:.2f}", f"{max(times[sender]):.2f}", f"{rows / took:,.0f}"]
-        for sender, took in medians.items()
-    ]
+    figures = []
+    for sender, seconds in times.items():
+        took, beside = statistics.median(seconds), ratio(seconds, times[SENDERS[0]])
+        figures.append([sender, f"{beside:.2f}", f"{took:.2f}", f"{max(seconds):.2f}", f"{rows / took:,.0f}"])
     headings = ["client", f"time, ratio to {SENDERS[0]}", "seconds, median", "slowest", "rows per second"]
     intro = f"One epoch with {rows:,} outbox rows of 100 bytes, in one transaction; medians of {rounds} rounds."
     return measured_table("bench.publish", intro, headings, figures)

@@ -8,14 +8,13 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench.report import machine
+from bench.report import machine, ratio
 
 STORED = Path(__file__).with_name("ratios.json")
 MOST_SECONDS = 300
@@ -39,39 +38,42 @@ MORE_IS_BETTER = {RECIPE, NOOP}
 
 def _stateful() -> Mapping[str, float]:
     from bench import stateful
+    from bench.epochs import WHOLE
 
-    return {STATEFUL: stateful.ratio(stateful.measured(1_000, ROUNDS, ("session",)), stateful.STATEFUL, "session")}
+    times = stateful.measured(1_000, ROUNDS, ("session",))
+    one, first = (times[name, "session"][WHOLE] for name in (stateful.STATEFUL, stateful.STATELESS))
+    return {STATEFUL: ratio(one, first)}
 
 
 def _price() -> Mapping[str, float]:
-    from bench.price import measured, ratio
+    from bench.price import AT_LEAST, FORMS, ONCE, measured
 
     times, _ = measured(20_000, ROUNDS)
-    return {ONCE_TABLE: ratio(times, "table"), ONCE_BOTH: ratio(times, "both")}
+    table, both = (ratio(times[f"{ONCE}, {words}"], times[f"{AT_LEAST}, {words}"]) for words in FORMS.values())
+    return {ONCE_TABLE: table, ONCE_BOTH: both}
 
 
 def _records() -> Mapping[str, float]:
     from bench import records
 
-    took = {name: statistics.median(seconds) for name, seconds in records.measured(100_000, ROUNDS).times.items()}
-    return {
-        RECIPE: took[records.STREAMING] / took[records.WHOLE],
-        NOOP: took[records.NOOP] / took[records.PRE_COMMIT],
-    }
+    took = records.measured(100_000, ROUNDS).times
+    pairs = {RECIPE: (records.STREAMING, records.WHOLE), NOOP: (records.NOOP, records.PRE_COMMIT)}
+    return {name: ratio(took[one], took[other]) for name, (one, other) in pairs.items()}
 
 
 def _small_epoch() -> Mapping[str, float]:
     from bench import small_epoch
 
     times = small_epoch.measured(ROUNDS, 1, others=False).times
-    return {WARM: statistics.median(times[small_epoch.WARM]) / statistics.median(times[small_epoch.EMPTY])}
+    return {WARM: ratio(times[small_epoch.WARM], times[small_epoch.EMPTY])}
 
 
 def _pages() -> Mapping[str, float]:
     from bench import pages
 
-    lengths = (1_000, 100_000)
-    return {PAGES: pages.ratio(pages.measured(lengths, 10 * ROUNDS), "one pipeline", lengths[-1])}
+    few, many = 1_000, 100_000
+    times = pages.measured((few, many), 10 * ROUNDS)
+    return {PAGES: ratio(times["one pipeline", many], times["one pipeline", few])}
 
 
 BENCHES: Mapping[str, Callable[[], Mapping[str, float]]] = {
@@ -113,19 +115,18 @@ def _in_a_process(bench: str, seconds: float) -> dict[str, float]:
 def compared(stored: Mapping[str, float], now: Mapping[str, float]) -> str:
     """The ratios of this run beside the stored ones."""
     lines = ["| ratio | better is | stored | now | |", "|---|---|---:|---:|---|"]
-    for ratio in RATIOS:
-        before, after = stored.get(ratio), now.get(ratio)
-        said, more_is_better = "", ratio in MORE_IS_BETTER
+    for name in RATIOS:
+        before, after = stored.get(name), now.get(name)
+        said, more_is_better = "", name in MORE_IS_BETTER
         if before is not None and after is not None:
             change = after / before - 1 if more_is_better else before / after - 1
             said = f"{'WORSE' if change < -WORSE else 'better' if change > WORSE else 'as before'} ({change:+.0%})"
         figures = " | ".join("-" if figure is None else f"{figure:.2f}" for figure in (before, after))
-        lines.append(f"| {ratio} | {'more' if more_is_better else 'less'} | {figures} | {said} |")
+        lines.append(f"| {name} | {'more' if more_is_better else 'less'} | {figures} | {said} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Measure, and print or store."""
     parser = argparse.ArgumentParser(prog="python -m bench.quick", description=__doc__)
     parser.add_argument("--store", action="store_true", help=f"write the ratios into {STORED.name}")
     parser.add_argument("--one", choices=BENCHES, help=argparse.SUPPRESS)

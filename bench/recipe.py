@@ -64,7 +64,6 @@ class Recipe:
     """What takes staged rows into the table, in the transaction of the batch id."""
 
     def make(self) -> None:
-        """Make the tables."""
         columns, staged = (
             ", ".join(f"{name} {kind}" for name, kind in of.items())
             for of in (self.columns, self.staged or self.columns)

@@ -51,6 +51,11 @@ def spread(seconds: Sequence[float], digits: int) -> str:
     return ", ".join(f"{figure:.{digits}f}" for figure in (median(seconds), min(seconds), max(seconds)))
 
 
+def ratio(one: Sequence[float], other: Sequence[float]) -> float:
+    """The median of one, as a ratio to that of the other."""
+    return median(one) / median(other)
+
+
 def measured_table(
     bench: str, what: str, headings: Sequence[str], rows: Iterable[Sequence[object]], *after: str
 ) -> str:

@@ -6,13 +6,12 @@ one after the other while the large one runs. Each job is a client process of it
 round the bench compares both tables with what was produced.
 """
 
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bench.epochs import WHOLE, Bench, Epochs, ServerJob
-from bench.report import measured_table, run, spread
+from bench.report import measured_table, ratio, run, spread
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.local.stack import Stack
@@ -75,18 +74,15 @@ def measured(large: int, rounds: int) -> Times:
     return times
 
 
-def ratio(times: Times, name: str) -> float:
-    """The time of a pipeline's epoch beside the other pipeline, as a ratio to its time alone."""
-    return statistics.median(times[name]["at once"]) / statistics.median(times[name]["alone"])
-
-
 def section(large: int, rounds: int) -> str:
-    """Measure, and render the table."""
     times = measured(large, rounds)
     rows = [
-        [f"{records:,} records", f"{ratio(times, name):.2f}", *(spread(times[name][when], 2) for when in WHEN)]
+        [
+            f"{records:,} records", f"{ratio(times[name]['at once'], times[name]['alone']):.2f}",
+            *(spread(times[name][when], 2) for when in WHEN),
+        ]
         for name, records in {"large": large, "small": SMALL}.items()
-    ]
+    ]  # fmt: skip
     headings = ["epoch", "time at once, ratio to alone", *(f"{when}, seconds: median, least, most" for when in WHEN)]
     intro = f"An epoch of {large:,} records and epochs of {SMALL:,}; {rounds} rounds, alone and then at once."
     return measured_table("bench.shares", intro, headings, rows)

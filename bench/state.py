@@ -9,34 +9,22 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import closing
-
-import psycopg2
 
 from bench.epochs import WHOLE, Bench, in_spark, timed
 from bench.report import measured_table, run
 from bench.servers import servers
+from bench.stateful import COUNTS, TRANSFORM
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.coordinator import LEASE, begin, commit, plan, seal
 from epochline.operations import ACTIONS, Request, Subject
 from epochline.protocol.epoch import Run
+from tests.databases import as_admin
 
 TOUCHED = 1_000
 HELD = (10_000, 1_000_000, 10_000_000)
 ROUNDS = 7
 STEPS = ("stage", "seal", "commit", WHOLE)
-_COLUMNS = {"key": "bigint", "seen": "bigint"}
 
-TRANSFORM = """
-from pyspark.sql import functions as F
-
-def count(records, state):
-    (table,) = state
-    new = records.groupBy("key").agg(F.count("*").alias("more"))
-    total = (F.coalesce("seen", F.lit(0)) + F.col("more")).cast("bigint")
-    counted = new.join(state[table], "key", "left").select("key", total.alias("seen"))
-    return {"seen_" + table: counted, table: counted}
-"""
 PARSE = """
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,10 +44,8 @@ class Held:
         self._pipeline = Pipeline(
             name=table, source=KafkaSource(topics=table), parse="bench_state_parse:parse", record={"key": "bigint"},
             transform="bench_state_transform:count",
-            sinks=PostgresTable(
-                table=f"seen_{table}", mode="upsert", key="key", columns=_COLUMNS, aggregated=True
-            ),
-            state=StateTable(table=table, key="key", columns=_COLUMNS),
+            sinks=PostgresTable(table=f"counts_{keys}", mode="upsert", key="key", columns=COUNTS, aggregated=True),
+            state=StateTable(table=table, key="key", columns=COUNTS),
         )  # fmt: skip
 
     def fill(self) -> None:
@@ -75,9 +61,7 @@ class Held:
             f"INSERT INTO {state} (key, seen, _epoch)"  # noqa: S608 - a name of ours
             f" SELECT n, 0, 1 FROM generate_series(1, {self.keys - 1}) n"
         )
-        with closing(psycopg2.connect(bench.dsn)) as connection, connection.cursor() as cursor:
-            connection.autocommit = True
-            cursor.execute(f"VACUUM (ANALYZE) {state}")
+        as_admin(bench.dsn, f"VACUUM (ANALYZE) {state}")
         subject = Subject(
             name=self._pipeline.name, ledger=bench.ledger, declared=self._pipeline, source=bench.offsets
         )  # fmt: skip

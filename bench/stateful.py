@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bench.epochs import WHOLE, Epochs, ServerJob, in_spark, rounds_of
-from bench.report import measured_table, run
+from bench.report import measured_table, ratio, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
 
@@ -92,18 +92,12 @@ def measured(records: int, rounds: int, places: Sequence[str] = tuple(PLACES)) -
     return {name: {step: one.times[step][1:] for step in STEPS} for name, one in epochs.items()}
 
 
-def ratio(times: Times, name: str, place: str) -> float:
-    """The time of a pipeline's whole epoch, as a ratio to the stateless one in the same place."""
-    one, first = (statistics.median(times[which, place][WHOLE]) for which in (name, STATELESS))
-    return one / first
-
-
 def section(records: int, rounds: int) -> str:
     """The table, as ratios to the stateless pipeline in the same place."""
     times = measured(records, rounds)
     rows = [
         [
-            f"{name}, {PLACES[place]}", f"{ratio(times, name, place):.2f}",
+            f"{name}, {PLACES[place]}", f"{ratio(steps[WHOLE], times[STATELESS, place][WHOLE]):.2f}",
             *(f"{statistics.median(steps[step]):.2f}" for step in STEPS),
         ]
         for (name, place), steps in times.items()

@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.report import commit, machine, write_section
+from bench.report import ROOT, commit, machine, write_section
 
-ROOT = Path(__file__).parents[1]
 REPEATS = 7
 MAKE = {
     "setup": "an environment from nothing, its packages in the cache",
@@ -102,7 +101,6 @@ def _written(seconds: float) -> str:
 
 
 def main() -> None:
-    """Measure, and write the section."""
     parser = argparse.ArgumentParser(prog="python -m bench.times", description=__doc__)
     parser.add_argument("--report", type=Path, help="the page whose section is replaced; printed otherwise")
     parser.add_argument("targets", nargs="*", help=f"targets of make; all of {', '.join(MAKE)} by default")

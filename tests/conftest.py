@@ -22,7 +22,9 @@ from tests.databases import QUICK, Databases
 from tests.ports import choose_ports
 from tests.processes.client import fork_server
 
-pytest_plugins = ["tests.browser", "tests.tiers", "tests.turns", "tests.durations", "tests.skips", "tests.crash.reliability"]
+pytest_plugins = [
+    "tests.browser", "tests.tiers", "tests.turns", "tests.durations", "tests.skips", "tests.crash.reliability"
+]  # fmt: skip
 
 # How long an example takes says something of the machine's other work, and nothing of the code.
 hypothesis.settings.register_profile("without a clock", deadline=None)

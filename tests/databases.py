@@ -65,6 +65,16 @@ def query(dsn: str, statement: str | sql.Composable, *values: object, **options:
         return cursor.fetchall() if cursor.description else []
 
 
+def set_aside(dsn: str, offset: int, partition: int = 0, **columns: object) -> None:
+    """Put a record into the quarantine: of epoch 1 of the pipeline `orders`, unless the columns say otherwise."""
+    row = {
+        "pipeline": "orders", "generation": 1, "epoch_id": 1, "topic": "orders", "topic_id": "id-of-orders",
+        "partition": partition, "offset": offset, "value": "x", "reason": "no JSON", **columns,
+    }  # fmt: skip
+    names, values = sql.SQL(", ").join(map(sql.Identifier, row)), sql.SQL(", ").join(map(sql.Literal, row.values()))
+    query(dsn, sql.SQL("INSERT INTO epochline.quarantined_record ({}) VALUES ({})").format(names, values))
+
+
 @contextmanager
 def holding(dsn: str, statement: str | sql.Composable) -> Iterator[Any]:
     """Hold what a statement locks until the block ends; gives the cursor, whose transaction is rolled back."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from epochline import Pipeline, coordinator
 from epochline.coordinator import LEASE, CommitResult, Plan, PlanPreview, PlanRequest, Published
@@ -39,10 +39,11 @@ class Driver:
         """The name of the pipeline."""
         return self.pipeline.name
 
-    def create(self) -> None:
-        """Create the targets."""
+    def create(self) -> Self:
+        """Create the targets; gives itself."""
         with self.ledger.transaction() as tx:
             tx.targets.create(self.pipeline)
+        return self
 
     def run_of(self, who: Who) -> Run:
         return who if isinstance(who, Run) else Run(dag_id=self.name, run_id=who, host="here")

@@ -51,6 +51,7 @@ _SERVERS = frozenset(
         "server",
         "new_server",
         "secure_kafka",
+        "token_kafka",
         "spark",
         "spark_server",
         "spark_cluster",

@@ -147,7 +147,7 @@ class LedgerError(EpochlineError):
 
 
 class VersionError(LedgerError):
-    """The ledger does not allow this version of epochline: it lacks a migration, or a newer version has migrated it."""
+    """This version of epochline may not go on: the ledger does not allow it, or another version made what it needs."""
 
 
 class LedgerBehindError(LedgerError, PipelineStandsError):

@@ -46,6 +46,7 @@ Terminal = Callable[..., str]
 _STARTED = pytest.StashKey[Stack]()
 
 
+@pytest.hookimpl(trylast=True)  # the fixtures of a module may still ask it
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """End Airflow after the last test of this folder: it takes a third of a core, also when it has nothing to do."""
     stack = item.session.stash.get(_STARTED, None)

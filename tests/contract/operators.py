@@ -1,12 +1,25 @@
 """What an operator sees and does in a world, and what is written of it."""
 
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from epochline.coordinator import Plan
+from epochline.errors import EpochlineError
 from epochline.operations import ACTIONS, ActionPreview, Done, Request
 from tests.contract.worlds import World
 
+E = TypeVar("E", bound=EpochlineError)
 ORDER = Request(actor="ada@here", reason="because a test says so")
+
+
+def refused_plan(world: World, who: str, error: type[E], said: str) -> E:
+    """The error of a run's plan; what the preview says is the same."""
+    with pytest.raises(error, match=said):
+        world.preview()
+    with pytest.raises(error, match=said) as raised:
+        world.plan(who)
+    return raised.value
 
 
 def preview_of(world: World, action: str, /, **parameters: Any) -> ActionPreview:

@@ -5,7 +5,7 @@ import pytest
 from epochline.coordinator import Plan
 from epochline.errors import DataLossError, SealRefusedError
 from tests.contract.operators import act, heads, refusal_of
-from tests.contract.worlds import World, ranges, seen_in
+from tests.contract.worlds import World, ranges
 
 
 def staged(world: World, planned: Plan, who: str, without: int) -> None:
@@ -13,9 +13,7 @@ def staged(world: World, planned: Plan, who: str, without: int) -> None:
     ticket = world.attempt(planned, who)
     for number, one in enumerate(planned.ranges):
         received = len(one.range) - (without if one.tp.partition == 0 else 0)
-        key = (one.tp.topic, one.tp.partition)
-        seen = seen_in(one, received=received, passed=received)
-        assert world.writer.part(ticket, number, {"orders": []}, {key: seen})
+        assert world.write(ticket, one, number, {"orders": []}, received=received, passed=received)
     assert world.writer.end(ticket)
     world.seal(ticket, who)
     world.commit(ticket.epoch_id)

@@ -55,6 +55,11 @@ class Two:
         self.world.pipeline = orders(source=sources, parse=None, transform="drawing:draw")
         self.world.source = SeveralOffsets(sources, clusters)  # type: ignore[assignment]
 
+    @property
+    def rows(self) -> list[tuple[str, int, int]]:
+        """The records whose rows are in the target, by topic, partition and offset."""
+        return [(of, partition, offset) for of, partition, offset, _ in self.world.visible()]
+
 
 def topic(**fields: Any) -> KafkaSource:
     return KafkaSource(topics="t", **fields)
@@ -312,7 +317,7 @@ def test_a_restore_puts_every_source_back_and_reads_its_records_again(postgres_d
     act(two.world, "restore", name="before")
 
     assert ranges(two.world.to_committed("r3")) == ["crm/t-0[4, 6)", "shop/t-0[10, 13)"]
-    assert sorted((one, partition, offset) for one, partition, offset, _ in two.world.visible()) == [
+    assert sorted(two.rows) == [
         *(("crm/t", 0, offset) for offset in range(6)),
         *(("shop/t", 0, offset) for offset in range(13)),
         *(("shop/t", 1, offset) for offset in range(6)),
@@ -336,8 +341,7 @@ def test_what_lies_before_the_origins_of_all_sources_is_committed_and_no_head_mo
     assert steps == [9, 8]
     assert set(origins(two.world).values()) == {0}
     assert heads(two.world) == before
-    rows = [(one, partition, offset) for one, partition, offset, _ in two.world.visible()]
-    assert len(rows) == len(set(rows)) == 12 + 6 + 4
+    assert len(two.rows) == len(set(two.rows)) == 12 + 6 + 4
 
 
 @pytest.mark.server
@@ -373,8 +377,7 @@ def test_a_ledger_that_went_back_is_accepted_with_what_the_group_of_one_cluster_
     planned = two.world.to_committed("r3")
     assert ranges(planned) == ["crm/t-0[4, 7)"]
     assert epoch_of(planned).epoch_id == 8
-    rows = [(one, partition, offset) for one, partition, offset, _ in two.world.visible()]
-    assert len(rows) == len(set(rows)) == 10 + 6 + 7
+    assert len(two.rows) == len(set(two.rows)) == 10 + 6 + 7
 
 
 @pytest.mark.server
@@ -401,9 +404,5 @@ def test_any_order_of_records_in_two_sources_is_committed_once_each(two: Two) ->
     two.shop.produce("t", 0, 1)
     two.world.to_committed("last")
 
-    rows = [(one, partition, offset) for one, partition, offset, _ in two.world.visible()]
-    assert (
-        len(set(rows))
-        == len(rows)
-        == sum(one.high_watermark for cluster in (two.shop, two.crm) for one in cluster.views.values())
-    )
+    produced = sum(one.high_watermark for cluster in (two.shop, two.crm) for one in cluster.views.values())
+    assert len(set(two.rows)) == len(two.rows) == produced

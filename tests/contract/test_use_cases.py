@@ -23,7 +23,8 @@ from epochline.errors import (
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, EpochState
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head
-from tests.contract.worlds import World, orders, ranges, rows_of, run, seen_in
+from tests.contract.operators import refused_plan
+from tests.contract.worlds import World, orders, ranges, rows_of, run
 from tests.driver import epoch_of
 
 LOST = "0b5f3a52-6d0e-4b0c-9a57-7c1c3f3f6d11"
@@ -166,10 +167,7 @@ def test_a_mirror_that_shows_what_the_ledger_does_not_know_pauses_the_pipeline(
     world.kafka.mirror("epochline.orders", _heads(world), 1, *written)
     mirrored = dict(world.kafka.mirrored("epochline.orders"))
 
-    with pytest.raises(LedgerBehindError, match="went back in time"):
-        world.preview()
-    with pytest.raises(LedgerBehindError, match="went back in time"):
-        world.plan("run-2")
+    refused_plan(world, "run-2", LedgerBehindError, "went back in time")
     with pytest.raises(PipelinePausedError, match="accept-ledger"):
         world.plan("run-3")
 
@@ -260,11 +258,7 @@ def test_a_declaration_that_would_change_what_rows_mean_is_refused(world: World)
     world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode="replace")])
     world.kafka.produce("orders", 0, 1)
 
-    refused = pytest.raises(DeclarationError, match=r"sinks\.orders\.mode append → replace: existing rows were")
-    with refused:
-        world.preview()
-    with refused:
-        world.plan("run-2")
+    refused_plan(world, "run-2", DeclarationError, r"sinks\.orders\.mode append → replace: existing rows were")
 
 
 def test_epoch_ids_increase_and_are_never_used_again(world: World) -> None:
@@ -347,8 +341,7 @@ def test_what_does_not_balance_is_not_sealed(
 ) -> None:
     planned, ticket = world.to_begun()
     for number, one in enumerate(planned.ranges[:staged]):
-        key = (one.tp.topic, one.tp.partition)
-        assert world.writer.part(ticket, number, {"orders": rows_of(one)}, {key: seen_in(one, passed=passed)})
+        assert world.write(ticket, one, number, passed=passed)
     if ends:
         assert world.writer.end(ticket)
 
@@ -362,8 +355,7 @@ def test_offsets_without_a_record_are_expected_in_a_compacted_topic(world: World
     planned, ticket = world.to_begun()
     for number, one in enumerate(planned.ranges):
         rows = rows_of(one)[:-1]
-        seen = seen_in(one, received=len(rows), passed=len(rows))
-        assert world.writer.part(ticket, number, {"orders": rows}, {("orders", one.tp.partition): seen})
+        assert world.write(ticket, one, number, {"orders": rows}, received=len(rows), passed=len(rows))
     assert world.writer.end(ticket)
 
     world.kafka.compacted.add("orders")
@@ -466,10 +458,9 @@ def test_a_folder_has_one_writer_from_the_first_plan_on(world: World) -> None:
         )
         for name in ("one", "two")
     )  # fmt: skip
-    for pipeline in (one, two):
-        with world.ledger.transaction() as tx:
-            tx.epochs.lock_pipeline(pipeline.name)
     with world.ledger.transaction() as tx:
+        for pipeline in (one, two):
+            tx.epochs.lock_pipeline(pipeline.name)
         tx.targets.claim(one)
 
     with pytest.raises(TargetError, match="belongs to pipeline one"), world.ledger.transaction() as tx:

@@ -127,10 +127,12 @@ class World(Driver):
     def kafka(self) -> FakeKafka:
         return self.source
 
-    def write(self, ticket: StagingTicket, one: PlannedRange, number: int = 0) -> bool:
-        """Stage every record of a range as one part; False if the attempt is not live."""
-        key = (one.tp.topic, one.tp.partition)
-        return self.writer.part(ticket, number, {"orders": rows_of(one)}, {key: seen_in(one)})
+    def write(
+        self, ticket: StagingTicket, one: PlannedRange, number: int = 0, rows: Rows | None = None, **counted: Any
+    ) -> bool:
+        """Stage every record of a range, or ``rows``, as one part of `seen_in`; False if the attempt is not live."""
+        seen = {(one.tp.topic, one.tp.partition): seen_in(one, **counted)}
+        return self.writer.part(ticket, number, {"orders": rows_of(one)} if rows is None else rows, seen)
 
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
         for number, one in enumerate(planned.ranges):
@@ -273,12 +275,17 @@ def quarantined(world: World) -> None:
         bad = [2, 3] if one.tp.partition == 0 else []
         rows = {"orders": [row for row in rows_of(one) if row["_offset"] not in bad]}
         rows[QUARANTINE] = [bad_record(offset, f"not JSON at {offset}") for offset in bad]
-        seen = seen_in(one, passed=len(one.range) - len(bad), quarantined=len(bad))
-        assert world.writer.part(ticket, number, rows, {("orders", one.tp.partition): seen})
+        assert world.write(ticket, one, number, rows, passed=len(one.range) - len(bad), quarantined=len(bad))
     assert world.writer.end(ticket)
     world.seal(ticket)
     world.commit(1)
     assert world.quarantined() == 2
+
+
+def aborted(world: World, number: int, reason: str = "a test says so", **options: Any) -> None:
+    """The epoch of this number, begun by the run of this number and aborted."""
+    world.to_begun(f"run-{number}", **options)
+    world.abort(number, f"run-{number}", reason=reason)
 
 
 def bad_record(offset: int, reason: str) -> dict[str, Any]:

@@ -50,7 +50,10 @@ FAULTS = {
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
+    "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
     "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
+    "F55": "on YARN, in client and in cluster mode: kill -9 of an executor",
+    "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
 PARTLY = {
@@ -66,6 +69,8 @@ PARTLY = {
     "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
     "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
     "F54": "The machines are namespaces of one kernel, with one clock and one disk.",
+    "F55": "The containers are processes of one machine. No test has Kerberos or a vendor's cluster.",
+    "F56": "The versions are 0.1.0, 0.2.0, this one and one made up from it; no test runs an Airflow of two versions.",
     "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
     " which is what is tested.",
 }
@@ -80,6 +85,7 @@ _SINKS = (*_JOB, "sinks")
 SPEAKS_OF = {
     **dict.fromkeys(("F1", "F19", "F20", "F21", "F22"), _SINKS),
     **dict.fromkeys(("F2", "F3", "F4", "F39"), (*_JOB, "local")),
+    "F55": (*_JOB, "airflow"),
     **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),
     "F9": (*_PROTOCOL, "airflow", "local"),
     "F10": (*_PROTOCOL, "airflow"),
@@ -92,9 +98,11 @@ SPEAKS_OF = {
     "F46": (*_SOURCE, "operations"),
     "F47": _SOURCE,
     "F40": (*_SOURCE, "airflow"),
+    "F53": (*_SINKS, "config"),
     "F45": _PROTOCOL,
     "F54": (*_JOB, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
+    "F56": (*_SINKS, "declare"),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 

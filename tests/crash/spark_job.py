@@ -113,6 +113,11 @@ def log_of(folder: Path) -> str:
 
 def writer_at_work(line: Line, ticket: StagingTicket) -> psutil.Process:
     """A Python worker whose rows are copied and whose transaction is open."""
+    return copying(line, ticket.application_name)
+
+
+def copying(line: Line, name: str) -> psutil.Process:
+    """As `writer_at_work`, by the name of the attempt's sessions."""
 
     asked = (
         "SELECT client_port, inet_server_port() FROM pg_stat_activity"
@@ -121,7 +126,7 @@ def writer_at_work(line: Line, ticket: StagingTicket) -> psutil.Process:
 
     def found() -> list[int]:
         # Both ends: another process may have the same port towards another server, such as Spark's towards its own.
-        ends = set(line.query(asked, ticket.application_name))
+        ends = set(line.query(asked, name))
         open_ones = psutil.net_connections(kind="tcp") if ends else []
         return [
             one.pid for one in open_ones if one.pid and one.laddr and one.raddr and (one.laddr[1], one.raddr[1]) in ends

@@ -4,7 +4,11 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
+import pytest
 
 from epochline.kafka.source import KafkaOffsets
 from tests.commands import COMMAND, environment_of
@@ -30,11 +34,18 @@ def parse(batch):
 """
 
 
+def session_of(process: int) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getsid(process)
+    return None
+
+
+@pytest.mark.parametrize("moment", ["Spark starts", "Spark works"])
 def test_ctrl_c_in_a_run_aborts_the_epoch_and_says_so_in_two_lines(
-    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path
+    moment: str, postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path
 ) -> None:
-    """The terminal sends the signal to the command and to all its processes, in the middle of Spark's job."""
-    begun = tmp_path / "begun"
+    """The terminal sends the signal to the command and to all its processes. None of them is left."""
+    begun, said = tmp_path / "begun", tmp_path / "said"
     (tmp_path / "declared.py").write_text(DECLARED.format(topic=topic_name))
     (tmp_path / "slow_parse.py").write_text(PARSE.format(begun=str(begun)))
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.interrupted")
@@ -46,17 +57,22 @@ def test_ctrl_c_in_a_run_aborts_the_epoch_and_says_so_in_two_lines(
     )  # fmt: skip
     subprocess.run([*COMMAND, "migrate"], env=environment, check=True, capture_output=True)
 
-    with subprocess.Popen(
-        [*COMMAND, "run", "interrupted"], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    def come() -> bool:
+        return begun.exists() if moment == "Spark works" else "starting Spark" in said.read_text()
+
+    with said.open("w") as file, subprocess.Popen(
+        [*COMMAND, "run", "interrupted"], env=environment, text=True, stdout=subprocess.PIPE, stderr=file,
         start_new_session=True,
     ) as run:  # fmt: skip
         try:
-            wait_for("the parse runs", lambda: begun.exists() or run.poll() is not None, 60)
+            wait_for(moment, lambda: come() or run.poll() is not None, 60)
             os.killpg(run.pid, signal.SIGINT)
-            out, err = run.communicate(timeout=60)
+            out, _ = run.communicate(timeout=60)
         finally:
             run.kill()
 
+    err = said.read_text()
+    wait_for("its processes are gone", lambda: not [one for one in psutil.pids() if session_of(one) == run.pid])
     assert (run.returncode, out) == (130, ""), err
     assert "Traceback" not in err
     assert err.splitlines()[-2:] == [

@@ -49,13 +49,13 @@ class FakeAttempts(Side):
         live = None if epoch is None or epoch.state is not EpochState.COMMITTED else self.live(epoch)
         return None if live is None else live.token
 
+    def of(self, epoch: Epoch) -> list[Attempt]:
+        """The epoch's attempts, oldest first."""
+        attempts = [row.attempt for row in self.rows.attempts.values()]
+        return [one for one in attempts if (one.pipeline, one.epoch_id) == (epoch.pipeline, epoch.epoch_id)]
+
     def live(self, epoch: Epoch) -> Attempt | None:
-        own = [
-            row.attempt
-            for row in self.rows.attempts.values()
-            if (row.attempt.pipeline, row.attempt.epoch_id) == (epoch.pipeline, epoch.epoch_id)
-        ]
-        return next((attempt for attempt in own if not attempt.fenced), None)
+        return next((attempt for attempt in self.of(epoch) if not attempt.fenced), None)
 
     def lock_attempt(self, attempt: Attempt) -> Attempt:
         return self.rows.attempts[attempt.attempt_id].attempt

@@ -63,11 +63,16 @@ class FakeChain(Side):
         ]
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
-        links = self.rows.chains[epoch.pipeline, epoch.generation, planned.tp]
+        moved = self._move_head(epoch.pipeline, epoch.generation, planned, epoch.epoch_id)
+        if moved:
+            self.rows.leader_epochs[epoch.pipeline, epoch.generation, planned.tp] = planned.leader_epoch
+        return moved
+
+    def _move_head(self, pipeline: str, generation: int, planned: PlannedRange, epoch_id: int | None) -> bool:
+        links = self.rows.chains[pipeline, generation, planned.tp]
         if max(until for _, until, _ in links) != planned.range.start:
             return False
-        links.append((planned.range.start, planned.range.until, epoch.epoch_id))
-        self.rows.leader_epochs[epoch.pipeline, epoch.generation, planned.tp] = planned.leader_epoch
+        links.append((planned.range.start, planned.range.until, epoch_id))
         return True
 
     def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
@@ -110,11 +115,7 @@ class FakeChain(Side):
         return min(found, default=None)
 
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
-        links = self.rows.chains[pipeline, generation, lost.tp]
-        if max(until for _, until, _ in links) != lost.range.start:
-            return False
-        links.append((lost.range.start, lost.range.until, None))
-        return True
+        return self._move_head(pipeline, generation, lost, None)
 
     def declare_gap(self, pipeline: str, tp: TopicPartition, hole: OffsetRange) -> None:
         self.rows.declared_gaps.setdefault((pipeline, tp), []).append(hole)

@@ -66,16 +66,9 @@ class FakeEpochs(Side):
         return [self._read(self.rows.epochs[key]) for key in left if self.rows.epochs[key].state is EpochState.PLANNED]
 
     def insert(
-        self,
-        pipeline: Pipeline,
-        row: PipelineRow,
-        run: Run,
-        draft: NewEpoch,
-        targets: Mapping[str, Mapping[str, str]],
-        *,
-        lease: timedelta,
-        note: str | None,
-    ) -> Epoch:
+        self, pipeline: Pipeline, row: PipelineRow, run: Run, draft: NewEpoch, targets: Mapping[str, Mapping[str, str]],
+        *, lease: timedelta, note: str | None,
+    ) -> Epoch:  # fmt: skip
         if self.unfinished(pipeline.name) is not None:
             raise PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
         now = self.rows.pipelines[pipeline.name]
@@ -89,21 +82,11 @@ class FakeEpochs(Side):
         self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
         self.rows.declarations[key] = pipeline
         self.rows.epochs[key] = Epoch(
-            pipeline=pipeline.name,
-            epoch_id=epoch_id,
-            generation=row.generation,
-            state=EpochState.PLANNED,
-            attempt=0,
-            kind=draft.kind,
-            run=run,
-            declaration_hash=pipeline.declaration_hash,
-            lease_expired=False,
-            planned_at=self._now(),
-            note=note,
-            record_limit=draft.record_limit,
-            interval=draft.interval,
+            pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, state=EpochState.PLANNED, attempt=0,
+            kind=draft.kind, run=run, declaration_hash=pipeline.declaration_hash, lease_expired=False,
+            planned_at=self._now(), note=note, record_limit=draft.record_limit, interval=draft.interval,
             replays=draft.replays,
-        )
+        )  # fmt: skip
         return self._read(self.rows.epochs[key])
 
     def reopen(
@@ -128,8 +111,7 @@ class FakeEpochs(Side):
         return self.rows.declarations[epoch.pipeline, epoch.epoch_id]
 
     def last_declaration(self, pipeline: str) -> Pipeline | None:
-        committed = [epoch for epoch in self.of(pipeline) if epoch.state is EpochState.COMMITTED]
-        return self.declaration(committed[-1]) if committed else None
+        return next(self.declarations(pipeline), None)
 
     def declarations(self, pipeline: str) -> Iterator[Pipeline]:
         committed = [epoch for epoch in self.of(pipeline) if epoch.state is EpochState.COMMITTED]
@@ -169,10 +151,7 @@ class FakeEpochs(Side):
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
         key = (epoch.pipeline, epoch.epoch_id)
         self.rows.aborts[key] = self.rows.aborts.get(key, 0) + 1
-        own = [
-            row.attempt for row in self.rows.attempts.values() if (row.attempt.pipeline, row.attempt.epoch_id) == key
-        ]
-        last = max(own, key=lambda one: one.number, default=None)
+        last = max(self._tx.attempts.of(epoch), key=lambda one: one.number, default=None)
         return self._mark(
             epoch, EpochState.ABORTED, error=reason, aborted_at=self._now(),
             error_class=last and last.error_class, error_command=last and last.error_command,

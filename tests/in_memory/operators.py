@@ -63,20 +63,13 @@ class FakeHistory(Side):
         return max(timedelta(0), max(planned) + interval - self._now()) if planned else timedelta(0)
 
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
-        failed = [
-            self.rows.failed_at[row.attempt.attempt_id]
-            for row in self.rows.attempts.values()
-            if row.attempt.pipeline == pipeline
-            and row.attempt.attempt_id in self.rows.failed_at
-            and not row.attempt.sealed
-        ]
-        return sum(1 for moment in failed if moment > self._now() - interval)
+        unsealed = [row.attempt for row in self.rows.attempts.values() if not row.attempt.sealed]
+        failed = [self.rows.failed_at.get(one.attempt_id) for one in unsealed if one.pipeline == pipeline]
+        return sum(1 for moment in failed if moment and moment > self._now() - interval)
 
     def errors(self, epoch: Epoch) -> Sequence[tuple[str | None, str | None]]:
-        attempts = [row.attempt for row in self.rows.attempts.values()]
-        own = [one for one in attempts if (one.pipeline, one.epoch_id) == (epoch.pipeline, epoch.epoch_id)]
-        own.sort(key=lambda one: one.number, reverse=True)
-        return [(one.error_class, one.error) for one in own if one.number > epoch.attempts_before]
+        newest_first = sorted(self._tx.attempts.of(epoch), key=lambda one: one.number, reverse=True)
+        return [(one.error_class, one.error) for one in newest_first if one.number > epoch.attempts_before]
 
     def plan_failed(self, pipeline: str, run: Run, error: RecordedError) -> None:
         self.rows.plan_failures[pipeline] = error

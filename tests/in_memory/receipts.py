@@ -132,15 +132,12 @@ class FakeReceipts(Side):
     def unannounced(self, pipeline: str) -> Sequence[AnnouncedReceipt]:
         return [
             AnnouncedReceipt(
-                epoch_id=epoch_id,
-                sink=sink,
-                rows=row.committable.rows,
-                shown_at=row.shown_at,
+                epoch_id=epoch_id, sink=sink, rows=row.committable.rows, shown_at=row.shown_at,
                 offsets=_offsets_by_topic(self.rows.ranges[pipeline, epoch_id]),
             )
             for epoch_id, sink, row in self._receipts(pipeline)
             if row.shown_at is not None and not row.acknowledged
-        ]
+        ]  # fmt: skip
 
     def announce(self, pipeline: str, receipts: Sequence[AnnouncedReceipt], run: Run) -> None:
         for one in receipts:

@@ -106,7 +106,6 @@ class Side:
 
     @property
     def rows(self) -> Rows:
-        """The transaction's rows."""
         return self._tx.rows
 
     def _now(self) -> datetime:

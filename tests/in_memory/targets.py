@@ -36,15 +36,12 @@ class FakeTargets(Side):
     def refuse_foreign(self, pipeline: Pipeline) -> None:
         for place in _places(pipeline):
             owner = self.rows.claims.get(place, pipeline.name)
+            again = f"plan {pipeline.name}"
             if owner != pipeline.name:
-                raise TargetError(
-                    f"{pipeline.name}: target {place} belongs to pipeline {owner}.", f"plan {pipeline.name}"
-                )
+                raise TargetError(f"{pipeline.name}: target {place} belongs to pipeline {owner}.", again)
             rows = self.rows.targets.get(place, [])
             if place not in self.rows.claims and any(row.get("_epoch") is not None for row in rows):
-                raise TargetError(
-                    f"{pipeline.name}: {place} holds rows that another pipeline wrote.", f"plan {pipeline.name}"
-                )
+                raise TargetError(f"{pipeline.name}: {place} holds rows that another pipeline wrote.", again)
 
     def claim(self, pipeline: Pipeline) -> None:
         self.refuse_foreign(pipeline)
@@ -69,9 +66,7 @@ class FakeTargets(Side):
     def create(self, pipeline: Pipeline) -> Sequence[str]:
         for sink in pipeline.tables:
             if (sink.mode == "append" and sink.key) or sink.insert_time:
-                raise NotImplementedError(
-                    f"{sink.table}: targets in memory know no unique key and no time of an insert"
-                )
+                raise NotImplementedError(f"{sink.table}: targets in memory know no unique key and no insert time")
         made = [sink.table for sink in pipeline.tables if sink.table not in self.rows.targets]
         self.rows.targets.update({table: [] for table in made})
         return made

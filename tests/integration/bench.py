@@ -1,8 +1,8 @@
 """A pipeline with one table on real PostgreSQL, and rows staged as Spark would, applied by the use cases."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Self
 
 import psycopg2
 import pytest
@@ -107,6 +107,12 @@ class Bench(Driver):
 
     def epoch(self, *rows: Row) -> CommitResult:
         return self.commit(self.sealed(*rows))
+
+    def after(self, *epochs: Sequence[Row]) -> Self:
+        """Commit epochs of these rows; gives itself."""
+        for rows in epochs:
+            self.epoch(*rows)
+        return self
 
     def state(self, planned: Plan) -> EpochState:
         with self.ledger.transaction() as tx:

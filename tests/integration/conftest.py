@@ -1,5 +1,6 @@
 """Servers that some integration tests need in addition to the session's, and fixtures that several tests use."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,12 +10,14 @@ import pytest
 from tests.commands import Call, caller, connect_to
 from tests.contract.worlds import World, postgres_world
 from tests.integration.bench import bench
-from tests.integration.logins import as_superuser, login
-from tests.integration.people import call, fed, people_topic, planned
-from tests.integration.secure_kafka import SecureKafka
+from tests.integration.issuer import AUDIENCE, Issuer, issuing
+from tests.integration.kafka_topics import Topic
+from tests.integration.logins import as_superuser, login, reader
+from tests.integration.people import Patch, call, fed, people_topic, planned
+from tests.integration.secure_kafka import SecureKafka, with_tokens
 from tests.integration.stores import S3, Hdfs, Store, started
 
-__all__ = ["as_superuser", "bench", "call", "fed", "login", "people_topic", "planned"]
+__all__ = ["as_superuser", "bench", "call", "fed", "login", "people_topic", "planned", "reader"]
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +33,26 @@ def world(postgres_dsn: str) -> World:
 
 
 @pytest.fixture
-def on_ledger(postgres_dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+def on_ledger(postgres_dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> Call:
     """Calls commands, which find the test's own ledger."""
     connect_to(monkeypatch, postgres=postgres_dsn)
     return caller(monkeypatch, capsys)
+
+
+@pytest.fixture
+def on_servers(
+    postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch
+) -> Call:
+    """Calls commands, which find the test's own ledger, the broker, and declarations in the test's own folder."""
+    connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    return caller(monkeypatch, capsys)
+
+
+@pytest.fixture
+def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
+    """A topic of two partitions."""
+    return Topic(kafka_bootstrap, topic_name).make(2)
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +61,28 @@ def secure_kafka() -> Iterator[SecureKafka]:
     broker = SecureKafka(Path(tempfile.mkdtemp(prefix="epochline-secure-")))
     try:
         broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
+    """Gives tokens that live six seconds."""
+    with issuing(tmp_path_factory.mktemp("issuer"), 6) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def token_kafka(issuer: Issuer) -> Iterator[SecureKafka]:
+    """A broker with TLS and client certificates that takes the issuer's tokens."""
+    home, options = Path(tempfile.mkdtemp(prefix="epochline-tokens-")), "JAVA_TOOL_OPTIONS"
+    broker = SecureKafka(home, with_tokens(issuer.keys, AUDIENCE))
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.keys}"
+            patched.setenv(options, f"{os.environ.get(options, '')} {allowed}")
+            broker.start()
         yield broker
     finally:
         broker.stop()

@@ -20,6 +20,7 @@ from epochline.protocol.epoch import EpochKind, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
+from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from epochline.spark.job import writer_of
 from epochline.spark.source import claim_reader
@@ -98,6 +99,11 @@ class InProcess(Driver):
             self.staged_and_sealed(planned, run)
         return self.commit(planned)
 
+    def finish(self, planned: Plan, run: Run) -> CommitResult:
+        """One attempt at a planned epoch, and its commit."""
+        self.staged_and_sealed(planned, run)
+        return self.commit(planned)
+
     def staged(self, **options: Any) -> tuple[Plan, Run, StagingTicket]:
         """Plan an epoch and stage its first attempt."""
         planned, run = self.planned(**options)
@@ -153,6 +159,25 @@ def over_records(
     kafka = FakeKafka()
     kafka.produce(pipeline.source.topics[0], 0, len(records))
     made = InProcess(dsn, pipeline, kafka, lambda planned: [batch(planned, records)])
-    if create:
-        made.create()
-    return made
+    return made.create() if create else made
+
+
+def counter(numbers: int, **declared: Any) -> CustomSource:
+    """The library's counter of so many numbers, whose clock stands still."""
+    options = {"began": "2026-01-01T00:00:00Z", "numbers": numbers}
+    return CustomSource(source="epochline.sources.counter:Counter", options=options, label="numbers", **declared)
+
+
+def growing(table: str, *, label: str | None = None, **options: Any) -> CustomSource:
+    """The library's growing table with the key `id`, by the connection `shop`."""
+    return CustomSource(
+        source="epochline.sources.growing_table:GrowingTable", connection="shop", label=label or table,
+        positions="sparse", options={"table": table, "key": "id", **options},
+    )  # fmt: skip
+
+
+def over_source(dsn: str, pipeline: Pipeline, connection: Connection | None = None) -> InProcess:
+    """A pipeline over its own source, which is a `CustomSource`."""
+    source = pipeline.source
+    assert isinstance(source, CustomSource)
+    return InProcess(dsn, pipeline, SourcePositions(source.spec, connection), from_source(source, connection)).create()

@@ -9,7 +9,7 @@ from typing import Any, Self
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
-from kafka.admin import TransactionState
+from kafka.admin import ConfigResource, ConfigResourceType, TransactionState
 from kafka.errors import CoordinatorLoadInProgressError
 
 from epochline.config.kafka import python_settings
@@ -48,6 +48,12 @@ def delete_records(servers: Servers, topic: str, before: Mapping[int, int]) -> N
     """Delete the records of each partition before an offset, as retention does."""
     with admin_of(servers) as admin:
         admin.delete_records({KafkaPartition(topic, partition): offset for partition, offset in before.items()})
+
+
+def configure(servers: Servers, topic: str, **configs: str) -> None:
+    """Change settings of a topic."""
+    with admin_of(servers) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
 
 
 def group_offsets(servers: Servers, group: str) -> dict[int, int]:

@@ -41,6 +41,12 @@ def login(stack: Stack, postgres_dsn: str) -> Iterator[Login]:
         execute(admin, f"DROP OWNED BY {name} CASCADE", f"DROP ROLE {name}")
 
 
+@pytest.fixture
+def reader(login: Login) -> str:
+    """The libpq URL of a login that is a member of epochline_reader and of nothing else."""
+    return login("epochline_reader")
+
+
 def superuser(stack: Stack, dsn: str) -> str:
     return superuser_of(stack.postgres.superuser_dsn, dsn)
 

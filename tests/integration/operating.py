@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from epochline import KafkaSource
 from epochline.operations import Done, Request
-from tests.integration.bench import Bench, NewBench, Row
+from tests.integration.bench import Bench, NewBench, Row, kv
 
 ORDER = Request(actor="ada", reason="the transform was wrong")
-FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "d", "v": 1, "_partition": 1}]
+FIRST = [kv("a", 1), kv("b", 1), kv("d", 1, _partition=1)]
 
 
 def act(it: Bench, what: str, **asked: Any) -> Done:
@@ -15,9 +16,17 @@ def act(it: Bench, what: str, **asked: Any) -> Done:
 
 def with_savepoint(bench: NewBench, **sink: Any) -> Bench:
     """A pipeline with a savepoint `before` after its first epoch."""
-    it = bench(**sink)
-    it.epoch(*FIRST)
+    it = bench(**sink).after(FIRST)
     act(it, "savepoint", name="before")
+    return it
+
+
+def begun_at_the_end(bench: NewBench, records: int) -> Bench:
+    """A pipeline that began behind so many records of partition 0."""
+    it = bench()
+    it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})
+    it.kafka.produce("orders", 0, records)
+    it.plan()
     return it
 
 
@@ -29,5 +38,5 @@ def again(it: Bench, *rows: Row) -> None:
 def extend_back(it: Bench, *values: str) -> list[str]:
     """Back to the earliest record, with one row for each value of `k`; the ranges that were read."""
     planned = it.order("extend-back", ORDER, "back to earliest", to="earliest")
-    it.commit_staged(planned, *({"k": k, "v": v} for v, k in enumerate(values)))
+    it.commit_staged(planned, *(kv(k, v) for v, k in enumerate(values)))
     return [str(planned_range) for planned_range in planned.ranges]

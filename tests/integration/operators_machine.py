@@ -619,11 +619,16 @@ class _Held:
         }  # fmt: skip
 
 
+def machine(stack: Stack, new_database: Callable[[], str]) -> type[OperatorsMachine]:
+    """The machine on these servers."""
+    made = {"database": staticmethod(new_database), "superuser": stack.postgres.superuser_dsn}
+    return type("MachineOfOperators", (OperatorsMachine,), made)
+
+
 def made_up(stack: Stack, new_database: Callable[[], str], histories: int, *, always_the_same: bool) -> Counter[str]:
     """Run so many histories of `STEPS` steps; what happened in them."""
-    made = {"database": staticmethod(new_database), "superuser": stack.postgres.superuser_dsn}
     run_machine(
-        type("MachineOfOperators", (OperatorsMachine,), made),
+        machine(stack, new_database),
         settings=settings(
             max_examples=histories, stateful_step_count=STEPS, deadline=None, derandomize=always_the_same,
             # A smaller history costs hundreds of runs of a second and more; add Phase.shrink to get one.

@@ -9,7 +9,7 @@ from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
 from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.epoch import Epoch, Run
-from tests.commands import Call, caller, connect_to
+from tests.commands import Call
 from tests.integration.kafka_topics import make_topic
 
 DECLARED = """
@@ -29,10 +29,8 @@ RUN = Run(dag_id="people", run_id="manual__1", host="somewhere")
 
 
 @pytest.fixture
-def people_topic(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Patch) -> str:
+def people_topic(on_servers: Call, kafka_bootstrap: str, topic_name: str, tmp_path: Path) -> str:
     """A declared pipeline, its database and its topic of two partitions; the topic's name."""
-    connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
-    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     declare(tmp_path, topic_name)
     # Each test has a ledger of its own, but they share a broker, which remembers the group.
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.people")
@@ -51,8 +49,8 @@ def declare(folder: Path, topic: str, **declared: str) -> None:
 
 
 @pytest.fixture
-def call(people_topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> Call:
-    return caller(monkeypatch, capsys)
+def call(people_topic: str, on_servers: Call) -> Call:
+    return on_servers
 
 
 @pytest.fixture
@@ -60,8 +58,8 @@ def fed(people_topic: str, call: Call, tmp_path: Path) -> str:
     """150 records, 75 in each partition, and the tables."""
     source = tmp_path / "people.jsonl"
     source.write_text("".join(f'{{"id": {number}}}\n' for number in range(150)))
-    assert call("feed", source, "--topic", people_topic)[0] == 0
-    assert call("migrate")[0] == 0
+    call.shown("feed", source, "--topic", people_topic)
+    call.shown("migrate")
     return people_topic
 
 

@@ -23,8 +23,8 @@ def installed() -> str | None:
 
 
 @contextmanager
-def pooled(dsn: str, folder: Path) -> Iterator[str]:
-    """The database of a DSN through PgBouncer; gives the DSN that leads there."""
+def pooled(dsn: str, folder: Path, *settings: str) -> Iterator[str]:
+    """The database of a DSN through PgBouncer, with more lines of its settings; gives the DSN that leads there."""
     parts = parse_dsn(dsn)
     port = free_port()
     (folder / "users.txt").write_text(f'"{parts["user"]}" "{parts["password"]}"\n')
@@ -32,7 +32,7 @@ def pooled(dsn: str, folder: Path) -> Iterator[str]:
         f"[databases]\n* = host={parts['host']} port={parts['port']}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = plain\n"
         f"auth_file = {folder / 'users.txt'}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n"
-        f"logfile = {folder / 'pgbouncer.log'}\n"
+        f"logfile = {folder / 'pgbouncer.log'}\n" + "".join(f"{line}\n" for line in settings)
     )
     account = server_account(folder, [folder])
     for path in (folder, *folder.iterdir()):

@@ -16,9 +16,8 @@ from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
 from tests.databases import query
 from tests.driver import epoch_of
-from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import IN_PUBLIC, Row
-from tests.integration.in_process import InProcess
+from tests.integration.in_process import over_records
 from tests.reading import source_batch
 
 ORDER = Request(actor="ada", reason="a test says so")
@@ -37,7 +36,7 @@ class Target:
 
     dsn: str
     ddl: str
-    values: Sequence[Row]
+    values: list[Row]
     sinks: Sequence[PostgresTable] = (PostgresTable(table="t"),)
     policy: str = "quarantine"
     record: Mapping[str, str] = field(default_factory=lambda: {"k": "text", "v": "integer"})
@@ -46,27 +45,25 @@ class Target:
 
     def __post_init__(self) -> None:
         query(self.dsn, self.ddl, options=IN_PUBLIC)
-        self.kafka = FakeKafka()
-        self.kafka.produce("orders", 0, len(self.values))
-        record = dict(self.record)
+        self.values, record = list(self.values), dict(self.record)
         parse: Any = {"parse": self.parse, "record": record} if self.parse else {"parse": Json(columns=record)}
         pipeline = Pipeline(
             name="orders", source=KafkaSource(topics="orders"), sinks=list(self.sinks), bad_records=self.policy, **parse
         )
-        self.job = InProcess(self.dsn, pipeline, self.kafka, lambda one: [self._read(one)])
-        self.job.create()
+        self.job = over_records(self.dsn, pipeline, self.values, self._read)
 
-    def _read(self, one: PlannedRange) -> pa.RecordBatch:
+    @staticmethod
+    def _read(one: PlannedRange, values: Sequence[Row]) -> pa.RecordBatch:
         offsets = range(one.range.start, one.range.until)
-        rows = [self.values[at] for at in offsets]
+        rows = [values[at] for at in offsets]
         keys = [json.dumps(row.get(GONE)).encode() for row in rows]
-        values = [None if GONE in row else json.dumps(row).encode() for row in rows]
-        return source_batch(one.tp, offsets, values, key=keys)
+        contents = [None if GONE in row else json.dumps(row).encode() for row in rows]
+        return source_batch(one.tp, offsets, contents, key=keys)
 
     def add(self, *values: Row) -> None:
         """More records."""
-        self.values = [*self.values, *values]
-        self.kafka.produce("orders", 0, len(values))
+        self.values += values
+        self.job.source.produce("orders", 0, len(values))
 
     def refused(self) -> str:
         """A whole run that ends with a refusal: plan, stage, seal, teardown; what the refusal said."""

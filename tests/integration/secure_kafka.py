@@ -25,6 +25,7 @@ PASSWORD = 'canary "Zq9d1fxW\\secret"; = #1'
 """With all that a JAAS configuration or a properties file could trip over."""
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _ADMIN_PASSWORD = "of the broker itself"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -37,6 +38,21 @@ class Certificates:
 
     def path(self, name: str) -> str:
         return str(self.folder / f"{name}.pem")
+
+
+def with_tokens(keys: str, audience: str) -> dict[str, str]:
+    """Settings of a broker that takes an issuer's tokens too, and ends the session of a token that has expired."""
+    return {
+        "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+        "listener.name.broker.oauthbearer.sasl.jaas.config": f"{_OAUTH}.OAuthBearerLoginModule required;",
+        "listener.name.broker.oauthbearer.sasl.server.callback.handler.class": (
+            f"{_OAUTH}.OAuthBearerValidatorCallbackHandler"
+        ),
+        "listener.name.broker.oauthbearer.connections.max.reauth.ms": "3600000",
+        "sasl.oauthbearer.jwks.endpoint.url": keys,
+        "sasl.oauthbearer.expected.audience": audience,
+        "sasl.oauthbearer.clock.skew.seconds": "0",
+    }
 
 
 def make_certificates(folder: Path) -> Certificates:
@@ -87,7 +103,7 @@ def _write(path: Path, content: bytes) -> None:
 class SecureKafka:
     """One broker in a home of its own; every client needs a certificate, a user and a password."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, more: Mapping[str, str] | None = None) -> None:
         self._home = Home(home)
         self._home.create()
         credentials.ensure(self._home)
@@ -96,7 +112,7 @@ class SecureKafka:
         folder = home / "certificates"
         folder.mkdir(mode=0o700)
         self.certificates = make_certificates(folder)
-        self._kafka = Kafka(self._home, ports, self._settings())
+        self._kafka = Kafka(self._home, ports, {**self._settings(), **(more or {})})
         self.servers = self._kafka.bootstrap_servers
 
     def start(self) -> None:

@@ -85,6 +85,11 @@ class SinksPipeline:
     def produce(self, *values: str | None, keys: Sequence[str | None] = ()) -> None:
         produce(self.bootstrap, self.source, values, keys=keys)
 
+    def epoch(self, *values: str | None, keys: Sequence[str | None] = ()) -> None:
+        """An epoch of these records is committed, and not yet published."""
+        self.produce(*values, keys=keys)
+        self.it.epoch()
+
     def seen(self, isolation: str = "read_committed") -> list[Seen]:
         return seen(self.bootstrap, self.topics[0], isolation)
 
@@ -126,6 +131,5 @@ def new_world(dsn: str, bootstrap: str, *sinks: Any, table: bool = True, **decla
         made.append(PostgresTable(table="lines", columns={"value": "text"}))
     declared = {"parse": Text(), "sinks": made, **declared}
     pipeline = Pipeline(name=f"sinks-{next(_numbers)}", source=KafkaSource(topics=topics[0]), **declared)
-    it = in_process(dsn, bootstrap, pipeline)
-    it.create()
+    it = in_process(dsn, bootstrap, pipeline).create()
     return SinksPipeline(it=it, bootstrap=bootstrap, source=topics[0], topics=(topics[1],))

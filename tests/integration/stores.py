@@ -87,7 +87,13 @@ class Store:
 
 
 class Hdfs(Store):
-    """A NameNode and a DataNode, which keep names and blocks on the disk."""
+    """A NameNode and a DataNode, which keep names and blocks on the disk.
+
+    Attributes:
+        ivy: files that name the servers' jars.
+    """
+
+    ivy: Sequence[Path] = (Path(__file__).with_name("hdfs.xml"),)
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -100,11 +106,8 @@ class Hdfs(Store):
             "dfs.datanode.http.address": f"{LOOPBACK}:{data_http}", "dfs.datanode.hostname": LOOPBACK,
             "dfs.replication": "1", "dfs.permissions.enabled": "false", "dfs.namenode.safemode.extension": "0",
         }  # fmt: skip
-        rows = "".join(
-            f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items()
-        )
         for name in ("core-site.xml", "hdfs-site.xml"):
-            (folder / name).write_text(f"<configuration>{rows}</configuration>")
+            configure(folder / name, settings)
         (folder / "log4j2.properties").write_text(
             "rootLogger.level = warn\nrootLogger.appenderRef.out.ref = out\nappender.out.type = Console\n"
             "appender.out.name = out\nappender.out.layout.type = PatternLayout\n"
@@ -112,22 +115,29 @@ class Hdfs(Store):
 
     def format(self) -> None:
         """Make the empty file system, once."""
-        done = subprocess.run(
-            [*self._java("namenode.NameNode"), "-format"], capture_output=True, text=True, check=False
-        )
+        command = [*self._java("hdfs.server.namenode.NameNode"), "-format"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
     def commands(self) -> Mapping[str, Sequence[str]]:
-        return {name: self._java(name) for name in ("namenode.NameNode", "datanode.DataNode")}
+        return {name: self._java(f"hdfs.server.{name}") for name in ("namenode.NameNode", "datanode.DataNode")}
 
     def limit(self, store: fsspec.AbstractFileSystem) -> None:
         store.session.request = partial(type(store.session).request, store.session, timeout=10)
 
     def _java(self, name: str) -> list[str]:
-        (servers,) = JarSet(Path(__file__).with_name("hdfs.xml")).ensure()
-        shared = [str(jar) for jar in (installed_pyspark() / "jars").glob("*.jar") if jar.name.startswith(_HDFS_JARS)]
-        path = os.pathsep.join([str(self._folder), str(servers), *shared])
-        return [str(find_java()), "-Xmx256m", "-cp", path, f"org.apache.hadoop.hdfs.server.{name}"]
+        servers = [jar for file in self.ivy for jar in JarSet(file).ensure()]
+        shared = [jar for jar in (installed_pyspark() / "jars").glob("*.jar") if jar.name.startswith(_HDFS_JARS)]
+        path = os.pathsep.join(map(str, [self._folder, *servers, *shared]))
+        return [str(find_java()), "-Xmx256m", "-cp", path, f"org.apache.hadoop.{name}"]
+
+
+def configure(file: Path, settings: Mapping[str, str]) -> None:
+    """Write a file of Hadoop's settings."""
+    rows = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items()
+    )
+    file.write_text(f"<configuration>{rows}</configuration>")
 
 
 class S3(Store):

@@ -44,8 +44,7 @@ class Connector:
         (sink,) = DECLARED.sinks
         sinks = (sink.model_copy(update={"table": self.table}),)
         pipeline = DECLARED.model_copy(update={"name": name, "source": KafkaSource(topics=name), "sinks": sinks})
-        self.one = InProcess(self.dsn, pipeline, self.kafka, self._read)
-        self.one.create()
+        self.one = InProcess(self.dsn, pipeline, self.kafka, self._read).create()
 
     def send(self, records: Iterable[Record], partition: int) -> None:
         for record in records:

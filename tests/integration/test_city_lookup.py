@@ -14,10 +14,10 @@ from epochline_examples.redis_server import CITIES, HASH, redis_server
 from pipelines import city_lookup
 from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import Topic, produce
+from tests.integration.people import Patch
 from tests.integration.sinks_world import in_process
 
 ROOT = Path(__file__).parents[2]
-Patch = pytest.MonkeyPatch
 IDS = [one.encode() for one in CITIES]
 LINES = [f"{one}>>>{city}" for one, city in CITIES.items()]
 
@@ -39,9 +39,7 @@ def program(url: str, postgres_dsn: str, kafka_bootstrap: str, topic: Topic) -> 
     """The shipped declaration, reading a topic of the test's own."""
     declared = find("city_lookup", ROOT / "dags" / "examples")
     pipeline = declared.model_copy(update={"name": f"city.{topic}", "source": KafkaSource(topics=topic.name)})
-    one = in_process(postgres_dsn, kafka_bootstrap, pipeline)
-    one.create()
-    return one
+    return in_process(postgres_dsn, kafka_bootstrap, pipeline).create()
 
 
 def test_each_id_gets_its_city_and_what_is_no_id_is_set_aside(program: InProcess, topic: Topic) -> None:

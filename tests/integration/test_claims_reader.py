@@ -12,7 +12,7 @@ from epochline.ports import NewEpoch, Selection
 from epochline.protocol.epoch import EpochKind
 from epochline.spark.source import TaskReader, claim_reader
 from tests.contract.worlds import postgres_world, quarantined, run
-from tests.databases import query
+from tests.databases import query, set_aside
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -23,13 +23,7 @@ def reader(postgres_dsn: str) -> TaskReader:
     world = postgres_world(postgres_dsn)
     quarantined(world)
     headers = json.dumps([["h", base64.b64encode(b"\x00\xff").decode()], ["empty", None]])
-    query(
-        postgres_dsn,
-        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-        ' "offset", record_timestamp, key, value, headers, reason)'
-        " VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 1, 4, %s, 'k', NULL, %s, 'not JSON')",
-        AT, headers,
-    )  # fmt: skip
+    set_aside(postgres_dsn, 4, 1, record_timestamp=AT, key="k", value=None, headers=headers, reason="not JSON")
     query(postgres_dsn, "UPDATE epochline.quarantined_record SET reason = 'other' WHERE \"offset\" = 2")
     with world.ledger.transaction() as tx:
         row = tx.epochs.lock_pipeline("orders")

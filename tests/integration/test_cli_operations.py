@@ -1,6 +1,5 @@
 """What operators do at a terminal, against a real ledger and a real Kafka."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -16,7 +15,7 @@ from epochline.operations import ACTIONS
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import query
-from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import produce
 from tests.integration.people import declare
 from tests.integration.sinks_world import in_process
@@ -45,20 +44,17 @@ def test_a_wrong_use_of_an_action_says_what_is_wrong(call: Call, planned: Epoch)
 
 
 def test_a_paused_pipeline_is_not_run_and_the_ledger_says_who_paused_it(call: Call, planned: Epoch) -> None:
-    paused = json.loads(call("pause", "people", "--reason", "the target is being moved", "--yes", "--json")[1])
-    code, _, err = call("plan", "people")
+    paused = call.json("pause", "people", "--reason", "the target is being moved", "--yes")
+    err = call.refusal("plan", "people")
 
     assert (paused["action"], paused["before"], paused["after"]) == ("pause", {"paused": False}, {"paused": True})
     assert "@" in paused["actor"]
-    assert code == 1
     assert f"is paused by {paused['actor']}" in err
     assert err.endswith("To go on, run `epochline resume people --reason …`\n")
-    assert call("resume", "people", "--reason", "it was moved", "--yes")[0] == 0
-    assert call("plan", "people")[0] == 0
-    code, out, _ = call("actions", "people")
-    assert code == 0
-    assert "the target is being moved" in out
-    assert [one["action"] for one in json.loads(call("actions", "people", "--json")[1])] == ["pause", "resume"]
+    call.shown("resume", "people", "--reason", "it was moved", "--yes")
+    call.shown("plan", "people")
+    assert "the target is being moved" in call.shown("actions", "people")
+    assert [one["action"] for one in call.json("actions", "people")] == ["pause", "resume"]
 
 
 def test_a_dropped_pipeline_leaves_its_tables_and_no_group(call: Call, planned: Epoch, postgres_dsn: str) -> None:
@@ -66,14 +62,12 @@ def test_a_dropped_pipeline_leaves_its_tables_and_no_group(call: Call, planned: 
     mirror(adapters().ledger(declared), adapters().offsets(declared), declared)
     assert adapters().offsets(declared).mirrored(declared.consumer_group)
     reason = ("--reason", "nobody reads it", "--yes")
-    unfinished = call("drop", "people", *reason)
+    code, _, err = call("drop", "people", *reason)
+    assert (code, "epoch 1 of people is PLANNED" in err) == (1, True), err
     call("abort", "people", 1, *reason)
 
-    code, out, _ = call("drop", "people", *reason)
+    out = call.shown("drop", "people", *reason)
 
-    assert unfinished[0] == 1
-    assert "epoch 1 of people is PLANNED" in unfinished[2]
-    assert code == 0
     assert "consumer group epochline.people is gone" in out
     assert adapters().offsets(declared).mirrored(declared.consumer_group) == {}
     assert "was dropped by" in call("plan", "people")[2]
@@ -85,12 +79,10 @@ def test_a_pipeline_without_its_file_is_still_paused_and_dropped(call: Call, pla
     (tmp_path / "people.py").unlink()
     reason = ("--reason", "its file is gone", "--yes")
 
-    assert call("pause", "people", *reason)[0] == 0
-    code, _, err = call("declare-loss", "people", *reason)
-    assert code == 1
-    assert "no DAG file declares the pipeline" in err
-    assert call("abort", "people", 1, *reason)[0] == 0
-    assert "was left in Kafka" in call("drop", "people", *reason)[1]
+    call.shown("pause", "people", *reason)
+    assert "no DAG file declares the pipeline" in call.refusal("declare-loss", "people", *reason)
+    call.shown("abort", "people", 1, *reason)
+    assert "was left in Kafka" in call.shown("drop", "people", *reason)
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
@@ -112,19 +104,18 @@ def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProce
     commands = block[1].replace("word_count", "people").splitlines()
     make, show, restore, delete = (shlex.split(line)[1:] for line in commands)
 
-    assert call(*make, "--yes")[0] == 0
+    call.shown(*make, "--yes")
     committed.epoch()
     assert committed.sql("SELECT count(*) FROM people") == [(150,)]
-    code, out, _ = call(*show)
-    assert (code, "before-the-upgrade" in out, "version 2 goes live" in out) == (0, True, True)
-    code, out, _ = call(*restore, "--yes")
-    assert code == 0, out
+    out = call.shown(*show)
+    assert ("before-the-upgrade" in out, "version 2 goes live" in out) == (True, True)
+    call.shown(*restore, "--yes")
     assert committed.sql("SELECT count(*) FROM people") == [(100,)]
     committed.epoch()
     assert committed.sql("SELECT count(*), count(DISTINCT id) FROM people") == [(150, 150)]
-    assert call(*delete, "--yes")[0] == 0
-    assert json.loads(call("savepoints", "people", "--json")[1]) == []
-    assert "has no savepoint" in call("savepoints", "people")[1]
+    call.shown(*delete, "--yes")
+    assert call.json("savepoints", "people") == []
+    assert "has no savepoint" in call.shown("savepoints", "people")
 
 
 def test_a_savepoint_is_written_to_a_file_once_and_read_back(call: Call, committed: InProcess, tmp_path: Path) -> None:
@@ -132,18 +123,16 @@ def test_a_savepoint_is_written_to_a_file_once_and_read_back(call: Call, committ
     file = tmp_path / "one.zip"
     call("savepoint", "people", "one", "--reason", "to carry it", "--yes")
 
-    code, out, _ = call("savepoint-export", "people", "one", file)
+    out = call.shown("savepoint-export", "people", "one", file)
 
-    assert (code, "epoch 1" in out, file.stat().st_mode & 0o077) == (0, True, 0)
+    assert ("epoch 1" in out, file.stat().st_mode & 0o077) == (True, 0)
     assert "cannot be written: File exists" in call("savepoint-export", "people", "one", file)[2]
     assert "has no savepoint two" in call("savepoint-export", "people", "two", tmp_path / "two.zip")[2]
     assert not (tmp_path / "two.zip").exists()
     assert "is here already" in call("savepoint-import", file)[2]
     call("delete-savepoint", "people", "one", "--reason", "it is in the file", "--yes")
-    code, out, _ = call("savepoint-import", file)
-    assert (code, "epochline restore NEW one --of people" in out) == (0, True)
-    code, _, err = call("restore", "people", "one", "--reason", "why not", "--yes")
-    assert (code, "came from a file" in err) == (1, True)
+    assert "epochline restore NEW one --of people" in call.shown("savepoint-import", file)
+    assert "came from a file" in call.refusal("restore", "people", "one", "--reason", "why not", "--yes")
 
 
 @pytest.fixture
@@ -151,8 +140,7 @@ def set_aside(call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn:
     """The topic of two epochs: the first set aside offsets 1 and 2 of partition 0, the second offset 3."""
     declare(tmp_path, people_topic, more='bad_records="quarantine"')
     call("migrate")
-    declared = discovery.find("people")
-    line = InProcess(postgres_dsn, declared, adapters().offsets(declared), from_kafka(kafka_bootstrap))
+    line = in_process(postgres_dsn, kafka_bootstrap, discovery.find("people"))
     produce(kafka_bootstrap, people_topic, [b'{"id": 1}', b'{"id": "x"}'], partition=0)
     produce(
         kafka_bootstrap, people_topic, [b"\xffno\nJSON" + bytes(range(40))], partition=0, key=b"k\x00",
@@ -166,10 +154,8 @@ def set_aside(call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn:
 
 def test_records_are_listed_the_newest_first_with_the_command_that_goes_on(call: Call, set_aside: str) -> None:
     """F28: each with its offset and reason."""
-    code, out, _ = call("quarantine", "people")
-    listed = json.loads(call("quarantine", "people", "--json")[1])
+    out, listed = call.shown("quarantine", "people"), call.json("quarantine", "people")
 
-    assert code == 0
     assert [(one["epoch_id"], one["topic"], one["offset"]) for one in listed] == [
         (2, set_aside, 3), (1, set_aside, 2), (1, set_aside, 1)
     ]  # fmt: skip
@@ -197,16 +183,14 @@ def test_the_list_is_narrowed_and_the_command_names_the_same_records(call: Call,
     assert f"{set_aside}/0/1" in by_reason
     assert by_reason.endswith("epochline requeue people --like '%fit bigint%' --reason …\n")
     told = shlex.split(by_reason.splitlines()[-1].replace("…", "mended"))
-    requeued = call(*told[1:])[1]
-    assert f"{set_aside}-0: 1 quarantined records are read again" in requeued
-    nothing = call("quarantine", "people", "--epoch", 9)
-    assert nothing == (0, "no record in the quarantine of people matches\n", "")
+    assert f"{set_aside}-0: 1 quarantined records are read again" in call(*told[1:])[1]
+    nothing = "no record in the quarantine of people matches\n"
+    assert call("quarantine", "people", "--epoch", 9) == (0, nothing, "")
 
 
 def test_one_record_is_shown_with_its_bytes_and_headers(call: Call, set_aside: str) -> None:
-    code, out, _ = call("quarantine", "people", "--show", f"{set_aside}/0/2")
+    out = call.shown("quarantine", "people", "--show", f"{set_aside}/0/2")
 
-    assert code == 0
     lines = out.splitlines()
     assert lines[0] == f"{set_aside}/0/2 of epoch 1, generation 1"
     assert "header trace: 4711" in lines
@@ -229,11 +213,8 @@ def test_a_requeued_record_names_its_epoch_and_no_command(call: Call, set_aside:
 
 
 def test_an_unknown_pipeline_or_record_is_refused(call: Call, set_aside: str) -> None:
-    code, out, err = call("quarantine", "people", "--show", f"{set_aside}/1/7")
-    assert (code, out) == (1, "")
-    assert f"the quarantine of people has no record {set_aside}/1/7; `epochline quarantine people` lists" in err
+    err = call.refusal("quarantine", "people", "--show", f"{set_aside}/1/7")
 
-    code, _, err = call("quarantine", "peple")
-    assert code == 1
-    assert "Did you mean people?" in err
+    assert f"the quarantine of people has no record {set_aside}/1/7; `epochline quarantine people` lists" in err
+    assert "Did you mean people?" in call.refusal("quarantine", "peple")
     assert call("quarantine", "people", "--show", "17")[0] == 2

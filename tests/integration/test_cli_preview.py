@@ -1,19 +1,17 @@
 """`epochline preview` on a real Kafka and a real ledger."""
 
-import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from epochline.cli.connections import adapters
 from epochline.config import discovery
 from tests.commands import COMMAND, Call
 from tests.databases import query
-from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.kafka_topics import admin_of, group_offsets, produce
 from tests.integration.people import Patch, declare
+from tests.integration.sinks_world import in_process
 
 
 def written(dsn: str, kafka: str) -> list[object]:
@@ -35,10 +33,8 @@ def test_the_next_records_are_parsed_and_nothing_is_written(
     produce(kafka_bootstrap, people_topic, [b'{"id": 7}', b"nobody", b'{"id": "x"}'], partition=0)
     before = written(postgres_dsn, kafka_bootstrap)
 
-    code, out, _ = call("preview", "people")
-    shown = json.loads(call("preview", "people", "--json")[1])
+    out, shown = call.shown("preview", "people"), call.json("preview", "people")
 
-    assert code == 0
     assert out.splitlines()[1].split() == [f"{people_topic}/0/0", "7"]
     assert f"refused {people_topic}/0/1: not JSON: Expecting value at character 0" in out
     assert "people: 3 records read, 1 passed, 0 skipped, 2 refused; nothing was written" in out
@@ -51,19 +47,12 @@ def test_the_next_records_are_parsed_and_nothing_is_written(
 def test_a_preview_begins_at_the_heads_also_while_the_pipeline_is_paused(
     call: Call, fed: str, kafka_bootstrap: str, postgres_dsn: str
 ) -> None:
-    declared = discovery.find("people")
-    InProcess(postgres_dsn, declared, adapters().offsets(declared), from_kafka(kafka_bootstrap)).epoch()
+    in_process(postgres_dsn, kafka_bootstrap, discovery.find("people")).epoch()
     call("pause", "people", "--reason", "the parse is being mended", "--yes")
 
-    code, out, _ = call("preview", "people", "--records", 4, "--json")
+    rows = call.json("preview", "people", "--records", 4)["rows"]
 
-    assert code == 0
-    assert {(row["partition"], row["offset"]) for row in json.loads(out)["rows"]} == {
-        (0, 50),
-        (0, 51),
-        (1, 50),
-        (1, 51),
-    }
+    assert {(row["partition"], row["offset"]) for row in rows} == {(0, 50), (0, 51), (1, 50), (1, 51)}
 
 
 def test_a_row_that_deletes_its_key_says_so(
@@ -73,8 +62,7 @@ def test_a_row_that_deletes_its_key_says_so(
     produce(kafka_bootstrap, people_topic, [b'{"id": 7}'], partition=0)
     produce(kafka_bootstrap, people_topic, [None], partition=0, key=b'{"id": 8}')
 
-    out = call("preview", "people")[1]
-    shown = json.loads(call("preview", "people", "--json")[1])
+    out, shown = call.shown("preview", "people"), call.json("preview", "people")
 
     assert [line.split()[1:] for line in out.splitlines()[:3]] == [
         ["effect", "id"], ["writes", "7"], ["deletes", "its", "key", "8"],
@@ -94,9 +82,8 @@ def test_a_parse_that_raises_is_named_with_its_line(
     declare(tmp_path, people_topic, parse="parse='parse_of_a_preview:parse', record={'id': 'bigint'}")
     produce(kafka_bootstrap, people_topic, [b"1"], partition=0)
 
-    code, out, err = call("preview", "people")
+    err = call.refusal("preview", "people")
 
-    assert (code, out) == (1, "")
     assert "people: the parse raised TypeError: unsupported operand" in err
     assert "parse_of_a_preview.py:2)" in err
 

@@ -11,9 +11,10 @@ from epochline.cli import connections
 from epochline.config import discovery
 from epochline.config.resolve import file_settings, resolve_settings
 from epochline.protocol.staging import StagingTicket
-from tests.commands import Call, caller, connect_to
+from tests.commands import Call, connect_to
 from tests.databases import query
 from tests.integration.in_process import InProcess, from_source
+from tests.integration.people import Patch
 
 _runs = itertools.count(1)
 
@@ -36,15 +37,12 @@ dag = epoch_dag(pipeline)
 
 
 @pytest.fixture
-def call(
-    postgres_dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Call:
-    connect_to(monkeypatch, postgres=postgres_dsn, kafka="127.0.0.1:1")
+def call(on_ledger: Call, tmp_path: Path, monkeypatch: Patch) -> Call:
+    connect_to(monkeypatch, kafka="127.0.0.1:1")
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     (tmp_path / "numbers.py").write_text(DECLARED)
-    made = caller(monkeypatch, capsys)
-    assert made("migrate")[0] == 0
-    return made
+    on_ledger.shown("migrate")
+    return on_ledger
 
 
 def one_epoch(dsn: str) -> None:
@@ -58,22 +56,17 @@ def one_epoch(dsn: str) -> None:
 
 def test_the_commands_that_show_a_pipeline_need_no_kafka(call: Call, postgres_dsn: str) -> None:
     """N2."""
-    code, out, err = call("plan", "numbers")
-    assert (code, "[0, 6)" in out) == (0, True), out + err
-    code, out, err = call("preview", "numbers", "--records", 2, "--json")
-    assert code == 0, err
-    assert [row["values"] for row in json.loads(out)["rows"]] == [{"value": "1"}, {"value": "2"}]
+    assert "[0, 6)" in call.shown("plan", "numbers")
+    rows = call.json("preview", "numbers", "--records", 2)["rows"]
+    assert [row["values"] for row in rows] == [{"value": "1"}, {"value": "2"}]
 
     one_epoch(postgres_dsn)
 
     assert query(postgres_dsn, "SELECT count(*) FROM numbers") == [(6,)]
-    code, out, err = call("lag", "numbers", "--json")
-    assert code == 0, err
-    (partition,) = json.loads(out)
+    (partition,) = call.json("lag", "numbers")
     assert (partition["topic"], partition["head"], partition["lag"]) == ("numbers", 6, 4)
     for command in (("list",), ("validate",), ("ledger", "numbers")):
-        code, out, err = call(*command)
-        assert code == 0, out + err
+        call.shown(*command)
 
 
 def test_a_job_of_the_pipeline_is_given_no_connection_of_kafka(call: Call, postgres_dsn: str) -> None:
@@ -88,8 +81,7 @@ def test_a_job_of_the_pipeline_is_given_no_connection_of_kafka(call: Call, postg
 def test_an_audit_reads_the_source_again_and_names_the_record_without_a_row(call: Call, postgres_dsn: str) -> None:
     one_epoch(postgres_dsn)
 
-    code, out, err = call("audit", "numbers")
-    assert (code, "numbers: 1 epoch, 6 records read again: no difference" in out) == (0, True), out + err
+    assert "numbers: 1 epoch, 6 records read again: no difference" in call.shown("audit", "numbers")
 
     query(postgres_dsn, "DELETE FROM numbers WHERE value = '4'")
     code, out, err = call("audit", "numbers")
@@ -97,11 +89,10 @@ def test_an_audit_reads_the_source_again_and_names_the_record_without_a_row(call
 
 
 def test_the_files_of_epochs_are_listed_and_shown_and_a_missing_one_is_named(
-    call: Call, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, postgres_dsn: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """C11."""
-    code, _, err = call("epoch-files", "numbers")
-    assert (code, "numbers has no setting epoch_files" in err) == (1, True)
+    assert "numbers has no setting epoch_files" in call.refusal("epoch-files", "numbers")
     monkeypatch.setenv("EPOCHLINE_SETTINGS", str(tmp_path / "settings.toml"))
     (tmp_path / "settings.toml").write_text(f'[settings]\nepoch_files = "{tmp_path}/files"\n')
     assert "no epoch of numbers was committed yet" in call("epoch-files", "numbers")[1]
@@ -109,16 +100,14 @@ def test_the_files_of_epochs_are_listed_and_shown_and_a_missing_one_is_named(
     one_epoch(postgres_dsn)
     one_epoch(postgres_dsn)
 
-    listed = json.loads(call("epoch-files", "numbers", "--json")[1])
+    listed = call.json("epoch-files", "numbers")
     first, second = (one["file"] for one in listed)
     assert [one["epoch"] for one in listed] == [1, 2]
     assert Path(second).stat().st_size == listed[1]["bytes"]
-    assert json.loads(call("epoch-files", "numbers", "--show", 2)[1])["ranges"] == [
-        {"topic": "numbers", "partition": 0, "start": 6, "until": 10}
-    ]
+    described = json.loads(call.shown("epoch-files", "numbers", "--show", 2))
+    assert described["ranges"] == [{"topic": "numbers", "partition": 0, "start": 6, "until": 10}]
     Path(first).unlink()
-    assert [one["file"] for one in json.loads(call("epoch-files", "numbers", "--json")[1])] == ["missing", second]
-    code, _, err = call("epoch-files", "numbers", "--show", 1)
-    assert (code, "epoch 1 of numbers has no file" in err) == (1, True)
+    assert [one["file"] for one in call.json("epoch-files", "numbers")] == ["missing", second]
+    assert "epoch 1 of numbers has no file" in call.refusal("epoch-files", "numbers", "--show", 1)
     Path(second).write_text("damaged")
     assert "the file is no savepoint" in call("epoch-files", "numbers", "--show", 2)[2]

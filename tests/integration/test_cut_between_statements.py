@@ -28,8 +28,7 @@ class Cut:
     def __call__(self, session: connection, statement: str) -> None:
         self.writes += statement.lstrip().startswith(WRITES)
         if self.seen is None and self.writes == self.at:
-            pid = session.info.backend_pid
-            assert self.one.sql("SELECT pg_terminate_backend(%s, 5000)", (pid,)) == [(True,)]
+            assert self.one.sql("SELECT pg_terminate_backend(%s, 5000)", (session.info.backend_pid,)) == [(True,)]
             self.seen = standing(self.one)
 
 

@@ -15,7 +15,7 @@ from epochline.local.stack import Stack
 from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.planning import OpenTransaction
 from tests.contract.operators import act, heads
-from tests.contract.worlds import World, orders, postgres_world, run
+from tests.contract.worlds import World, orders, postgres_world, ranges, run
 from tests.driver import epoch_of
 from tests.integration.kafka_topics import Topic, admin_of, markers_written
 from tests.waiting import wait_for
@@ -37,13 +37,11 @@ def _no_mirror_of_another_ledger(kafka_bootstrap: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
-    return Topic(kafka_bootstrap, topic_name).make(2)
-
-
-@pytest.fixture
 def world(postgres_dsn: str, topic: Topic) -> World:
-    return world_of(postgres_dsn, topic)
+    one = postgres_world(postgres_dsn)
+    one.source = KafkaOffsets({"bootstrap.servers": str(topic.servers)})  # type: ignore[assignment] # the same port, for real
+    one.pipeline = orders(source=KafkaSource(topics=topic.name))
+    return one
 
 
 @pytest.fixture
@@ -54,15 +52,8 @@ def read(world: World, topic: Topic) -> World:
     return world
 
 
-def world_of(dsn: str, topic: Topic) -> World:
-    one = postgres_world(dsn)
-    one.source = KafkaOffsets({"bootstrap.servers": str(topic.servers)})  # type: ignore[assignment] # the same port, for real
-    one.pipeline = orders(source=KafkaSource(topics=topic.name))
-    return one
-
-
 def shown(planned: Plan) -> list[str]:
-    return [str(one).split("-")[-1] for one in planned.ranges]
+    return [one.rpartition("-")[2] for one in ranges(planned)]
 
 
 def states(world: World, dsn: str) -> tuple[dict[int, str], str | None]:
@@ -83,8 +74,7 @@ def test_retention_of_read_records_is_no_loss_and_a_deleted_topic_is(
     topic.delete()
     with pytest.raises(DataLossError, match=f"no longer has the partitions {topic}-0, committed up to offset 3"):
         read.plan("r3")
-    adopt = f"adopt-topic orders {topic} --reason …"
-    assert states(read, postgres_dsn) == ({0: "topic gone", 1: "topic gone"}, adopt)
+    assert states(read, postgres_dsn) == ({0: "topic gone", 1: "topic gone"}, f"adopt-topic orders {topic} --reason …")
 
 
 def test_one_command_goes_on_after_a_topic_was_made_again_with_which_kafka_deleted_the_offsets_of_the_group(
@@ -117,8 +107,7 @@ def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_
     """INV-3: the new topic holds the planned offsets as well, and only its id tells it from the old one."""
     topic.produce(0, 3)
     planned = world.plan("r1")
-    ticket = world.begin(1, "r1")
-    assert ticket is not None
+    ticket = world.attempt(planned, "r1")
     topic.make_again(2)
     topic.produce(0, 5)
     world.stage(planned, ticket)

@@ -43,18 +43,16 @@ def test_variables_of_spark_connect_are_ignored(
     fed: str, tmp_path: Path, postgres_dsn: str, kafka_bootstrap: str
 ) -> None:
     """The connection names the master."""
-    code, printed = run(
-        tmp_path, postgres_dsn, kafka_bootstrap, SPARK_REMOTE="sc://nowhere:15002", SPARK_CONNECT_MODE_ENABLED="1"
-    )
+    ignored = {"SPARK_REMOTE": "sc://nowhere:15002", "SPARK_CONNECT_MODE_ENABLED": "1"}
+    code, printed = run(tmp_path, postgres_dsn, kafka_bootstrap, **ignored)
 
     assert (code, "Traceback" in printed) == (0, False), printed
     assert "100 records read" in printed
 
 
 def test_a_full_disk_is_no_defect_of_epochline(tmp_path: Path) -> None:
-    script = (
-        "from epochline import cli; cli.app = lambda: open('/dev/full', 'w', buffering=1).write('x\\n'); cli.main()"
-    )
+    full = "open('/dev/full', 'w', buffering=1).write('x\\n')"
+    script = f"from epochline import cli; cli.app = lambda: {full}; cli.main()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
 
     assert done.returncode == 1

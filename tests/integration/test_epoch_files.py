@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from epochline import CustomSource, Pipeline, PostgresTable, Settings, StateTable, Text
+from epochline import Pipeline, PostgresTable, Settings, StateTable, Text
 from epochline.postgres.ledger.savepoint_file import files_in
-from epochline.sources.positions import SourcePositions
-from tests.databases import query
-from tests.integration.in_process import InProcess, from_source
+from tests.integration.in_process import InProcess, counter, over_source
 
 NewWorld = Callable[..., InProcess]
 
@@ -28,24 +26,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def world(postgres_dsn: str, folder: Path) -> NewWorld:
     def make(numbers: int = 100, **declared: Any) -> InProcess:
-        options = {"began": "2026-01-01T00:00:00Z", "numbers": numbers}
-        source = CustomSource(
-            source="epochline.sources.counter:Counter", options=options, label="numbers", records_per_epoch=10
-        )
+        source = counter(numbers, records_per_epoch=10)
         sinks = [PostgresTable(table="hello", columns={"value": "text"})]
         given = {"profile": "checkpoint_demo", "settings": Settings(minimum_pause=0), **declared}
-        pipeline = Pipeline(name="hello", source=source, parse=Text(), sinks=sinks, **given)
-        made = InProcess(postgres_dsn, pipeline, SourcePositions(source.spec), from_source(source))
-        made.create()
-        return made
+        return over_source(postgres_dsn, Pipeline(name="hello", source=source, parse=Text(), sinks=sinks, **given))
 
     return make
 
 
 def said(file: Path) -> dict[str, Any]:
     with zipfile.ZipFile(file) as archive:
-        found: dict[str, Any] = json.loads(archive.read("savepoint.json"))
-    return found
+        return dict(json.loads(archive.read("savepoint.json")))
 
 
 def test_three_epochs_leave_three_files_with_offsets_sinks_and_counts(world: NewWorld, folder: Path) -> None:
@@ -126,18 +117,16 @@ def test_without_the_setting_no_file_is_left(world: NewWorld, folder: Path) -> N
     assert not folder.parent.exists()
 
 
-def test_the_file_holds_the_state_in_bounded_memory(world: NewWorld, tmp_path: Path, postgres_dsn: str) -> None:
+def test_the_file_holds_the_state_in_bounded_memory(world: NewWorld, tmp_path: Path) -> None:
     """C11, C8: 40 MB of state, of which Python never holds more than one."""
     one = world()
     one.epoch()
-    state = StateTable(
-        table="counts", key="word", columns={"word": "text", "count": "bigint"}, keys="pipelines.word_count:words"
-    )
+    columns = {"word": "text", "count": "bigint"}
+    state = StateTable(table="counts", key="word", columns=columns, keys="pipelines.word_count:words")
     stateful = one.pipeline.model_copy(update={"state": (state,), "transform": "pipelines.word_count:count"})
     with one.ledger.transaction() as tx:
         tx.targets.create(stateful)
-    filled = "INSERT INTO counts SELECT repeat(n::text, 30), n, 1 FROM generate_series(1, 200000) n"
-    query(postgres_dsn, filled)
+    one.sql("INSERT INTO counts SELECT repeat(n::text, 30), n, 1 FROM generate_series(1, 200000) n")
 
     tracemalloc.start()
     with one.ledger.transaction() as tx:

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -32,20 +32,15 @@ def refused_in_silence(error: type[Exception], match: str | None = None) -> Iter
     assert CANARY not in "".join(traceback.format_exception(raised.value))
 
 
-def asked_of_the_ledger(dsn: str) -> None:
-    with PostgresLedger(dsn).transaction():
-        pass
-
-
-def asked_by_the_command_line(dsn: str) -> None:
-    with database.session(dsn):
+def entered(block: AbstractContextManager[Any]) -> None:
+    with block:
         pass
 
 
 Connecting = Callable[[str], object]
 CONNECTING: dict[str, Connecting] = {
-    "ledger": asked_of_the_ledger,
-    "command line": asked_by_the_command_line,
+    "ledger": lambda dsn: entered(PostgresLedger(dsn).transaction()),
+    "command line": lambda dsn: entered(database.session(dsn)),
     "job": lambda dsn: connect(dsn, "test"),
     "job's plan": lambda dsn: read_plan(dsn, "p", 1, 1),
     "writer's check": lambda dsn: check_writer(dsn, dsn, ticket("t")),

@@ -118,8 +118,8 @@ def test_it_is_neither_the_log_nor_the_reading_that_repeats(
     example: NewExample, log_then_replay: LogThenReplay, kafka_bootstrap: str, topic_name: str, tmp_path: Path
 ) -> None:
     """X27: the log is durable; a new read goes on behind the last entry, and half an entry counts for nothing."""
-    runs = [log_then_replay("append") for _ in range(2)]
-    assert runs == ["append: 10 records, 10 rows, 0 repeated, 0 missing"] * 2
+    for _ in range(2):
+        assert log_then_replay("append") == "append: 10 records, 10 rows, 0 repeated, 0 missing"
 
     with (tmp_path / "append").open("a") as log:
         log.write('{"values": ["row 1')

@@ -143,17 +143,12 @@ def test_json_gives_the_parser_what_was_written(tmp_path: Path) -> None:
 def test_json_lines_are_plain_json(tmp_path: Path) -> None:
     """Documents are embedded, their line breaks taken out; what JSON has no number for is a text."""
     columns = {"j": "json", "f": "double precision", "r": "real", "b": "bytea", "t": "timestamptz", "n": "numeric"}
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "j": ['{"a" :\r\n [1, "x\\ny"]}', "null", None],
-            "f": [float("nan"), float("-inf"), 1.5],
-            "r": [float("inf"), None, -0.5],
-            "b": [b"\x00\xff", b"", None],
-            "t": [datetime(2024, 2, 29, 12, tzinfo=UTC), None, None],
-            "n": ["NaN", "1.10", None],
-        },
-        schema=record_schema(columns),
-    )
+    values = {
+        "j": ['{"a" :\r\n [1, "x\\ny"]}', "null", None], "f": [float("nan"), float("-inf"), 1.5],
+        "r": [float("inf"), None, -0.5], "b": [b"\x00\xff", b"", None],
+        "t": [datetime(2024, 2, 29, 12, tzinfo=UTC), None, None], "n": ["NaN", "1.10", None],
+    }  # fmt: skip
+    batch = pa.RecordBatch.from_pydict(values, schema=record_schema(columns))
 
     lines = written(tmp_path, "json", columns, batch).read_text().splitlines()
 

@@ -46,11 +46,11 @@ from tests.integration.file_epochs import (
     stage,
     write_part,
 )
+from tests.integration.people import Patch
 from tests.integration.stores import Store
 from tests.processes.client import Forked, fork_server
 from tests.reading import rows_of_files
 
-Patch = pytest.MonkeyPatch
 ATTEMPT = attempt_of(1)
 EPOCHS = range(1, 26)
 
@@ -183,15 +183,13 @@ def test_the_manifest_says_whose_epoch_it_is_and_what_is_in_each_file_and_moves_
 def test_a_part_that_is_tried_again_or_runs_on_adds_nothing_to_what_is_shown(sink: FileSink, path: str) -> None:
     """INV-4, I4: the ledger counted the first try; a file that is half written at the seal is not moved with it."""
     parts = stage(sink, ATTEMPT)
-    again = write_part(sink, ATTEMPT, 1)
-    assert again.message["file"] != parts[1].message["file"]
+    assert write_part(sink, ATTEMPT, 1).message["file"] != parts[1].message["file"]
     zombie = sink.write(ATTEMPT, 1)
     zombie.write(batch_of(["too late"] * 1000))
 
     sink.commit(seal(sink, ATTEMPT, parts))
 
-    assert read_visitors(path) == all_visitors(1)
-    assert left(path) == []
+    assert (read_visitors(path), left(path)) == (all_visitors(1), [])
     if path.startswith("/"):
         with pytest.raises(SinkUnavailableError, match="It was removed meanwhile"):
             zombie.finish()
@@ -255,8 +253,7 @@ def test_a_killed_process_is_finished_by_another_and_each_row_is_there_once(
             keep(committable, shared)
             sink.commit(committable)
 
-    assert read_visitors(shared) == all_visitors(1, 2)
-    assert left(shared) == []
+    assert (read_visitors(shared), left(shared)) == (all_visitors(1, 2), [])
     committed(sink_at(shared), attempt_of(3))
     assert read_visitors(shared) == all_visitors(1, 2, 3)
 
@@ -268,8 +265,7 @@ def test_a_killed_abort_is_made_good_by_the_next_one(shared: str) -> None:
 
     sink_at(shared).recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
 
-    assert left(shared) == []
-    assert read_visitors(shared) == []
+    assert (read_visitors(shared), left(shared)) == ([], [])
 
 
 @pytest.mark.parametrize("failpoint", ["files.rename", "files.renamed", "files.manifest", "files.shown"])
@@ -289,8 +285,7 @@ def test_a_stopped_committer_that_wakes_after_a_faster_one_changes_nothing(failp
 
     assert zombie.returncode == 0, said
     assert list(committed_files(shared)) == before
-    assert read_visitors(shared) == all_visitors(2, 3)
-    assert left(shared) == []
+    assert (read_visitors(shared), left(shared)) == (all_visitors(2, 3), [])
     assert_only_whole_folders(shared)
 
 
@@ -307,8 +302,7 @@ def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", lost)
     sink.commit(committable)
 
-    assert read_visitors(memory) == all_visitors(1)
-    assert left(memory) == []
+    assert (read_visitors(memory), left(memory)) == (all_visitors(1), [])
 
 
 def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(memory: str, monkeypatch: Patch) -> None:
@@ -389,11 +383,16 @@ def test_a_folder_that_cannot_be_and_a_store_without_a_driver_are_refused_for_go
         sink_at(str(tmp_path / "file" / "visits")).begin(ATTEMPT)
     assert not said.value.retryable
 
-    stored = replace(
-        Files(path="/data/visits", columns=COLUMNS).spec, path="nosuch://b/visits", name="files:nosuch://b/visits"
-    )
+    url = "nosuch://b/visits"
+    stored = replace(Files(path="/data/visits", columns=COLUMNS).spec, path=url, name=f"files:{url}")
     with pytest.raises(SinkError, match=r"files:nosuch://b/visits.*Install fsspec's driver"):
         FileSink(stored)
+
+
+def write_until_full(writer: FilePart) -> None:
+    for _ in range(10):
+        writer.write(batch_of([uuid.uuid4().hex for _ in range(1000)]))
+    writer.finish()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
@@ -413,12 +412,6 @@ def test_a_disk_that_takes_no_more_says_that_a_repeat_helps_and_leaves_no_file(k
 
     assert said.value.retryable
     assert [name for name in left(disk) if "part-" in name] == []
-
-
-def write_until_full(writer: FilePart) -> None:
-    for _ in range(10):
-        writer.write(batch_of([uuid.uuid4().hex for _ in range(1000)]))
-    writer.finish()
 
 
 # Others in the same folder, and a ledger that went back.

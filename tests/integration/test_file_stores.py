@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,8 @@ COLUMNS = {"value": "text"}
 
 
 @pytest.fixture(params=["hdfs", "s3"])
-def store(request: pytest.FixtureRequest) -> Store:
-    found: Store = request.getfixturevalue(request.param)
-    return found
+def store(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -49,11 +49,9 @@ def test_an_epoch_committed_while_its_store_is_away_is_shown_once_when_the_store
     store: Store, world: SinksPipeline
 ) -> None:
     """X11, P10: the publish says that a repeat helps, the next plan goes on, and what was shown before is kept."""
-    world.produce("a", "b")
-    world.it.epoch()
+    world.epoch("a", "b")
     world.it.publish()
-    world.produce("c")
-    world.it.epoch()
+    world.epoch("c")
     store.kill()
     try:
         with pytest.raises(SinkUnavailableError, match="Nothing was lost; try again when it answers") as away:
@@ -106,9 +104,8 @@ def test_a_server_that_ignores_the_condition_of_a_put_is_refused_by_name_before_
     world = new_world(postgres_dsn, kafka_bootstrap, Files(path=url, columns=COLUMNS), table=False)
     world.produce("a")
 
-    with pytest.raises(
-        SinkError, match=f"files:{url}: the store overwrites a file in spite of If-None-Match"
-    ) as refused:
+    said = f"files:{url}: the store overwrites a file in spite of If-None-Match"
+    with pytest.raises(SinkError, match=said) as refused:
         world.it.planned()
 
     assert not refused.value.retryable

@@ -95,8 +95,7 @@ def test_a_circle_of_deferrable_keys_commits(postgres_dsn: str, deferrable: str)
 
     assert it.sealed_after_attempts() == []
 
-    assert it.rows("parent", "pid, id") == [(10, 3)]
-    assert it.rows("child", "id, pid") == [(1, 10), (3, 10)]
+    assert (it.rows("parent", "pid, id"), it.rows("child", "id, pid")) == ([(10, 3)], [(1, 10), (3, 10)])
 
 
 @pytest.mark.fault("F45")
@@ -168,10 +167,8 @@ def test_two_replaced_targets_in_a_circle_of_deferrable_keys_commit(
         pytest.param("", [row(3, 30), row(4, 40)], id="what was inserted goes children first"),
         pytest.param("", [gone(id=1, pid=10), gone(id=2, pid=20)], id="what was deleted comes back parents first"),
         *(
-            pytest.param(
-                f"ON DELETE {action}", [gone(id=9, pid=10)], id=f"what went with its parent comes back: {action}"
-            )
-            for action in ("CASCADE", "SET NULL", "SET DEFAULT")
+            pytest.param(f"ON DELETE {one}", [gone(id=9, pid=10)], id=f"what went with its parent comes back: {one}")
+            for one in ("CASCADE", "SET NULL", "SET DEFAULT")
         ),
     ],
 )

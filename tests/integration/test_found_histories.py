@@ -6,13 +6,12 @@ import pytest
 
 from epochline.errors import LedgerBehindError
 from epochline.local.stack import Stack
-from tests.integration.operators_machine import OperatorsMachine
+from tests.integration.operators_machine import OperatorsMachine, machine
 
 
 @pytest.fixture
 def history(stack: Stack, new_database: Callable[[], str]) -> Iterator[OperatorsMachine]:
-    made = {"database": staticmethod(new_database), "superuser": stack.postgres.superuser_dsn}
-    one = type("MachineOfOneHistory", (OperatorsMachine,), made)()
+    one = machine(stack, new_database)()
     yield one
     one.teardown()
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import preview
+from epochline import Json, PostgresTable
 from epochline.errors import EpochlineError, TargetError
 from epochline.postgres.ledger.transactions import PostgresLedger
-from tests.commands import caller, connect_to
+from tests.commands import Call
+from tests.contract.worlds import orders
 from tests.databases import query
-from tests.integration.bench import LINEAGE, NewBench
+from tests.integration.bench import KV, LINEAGE, NewBench
 from tests.integration.in_process import over_records
 from tests.integration.logins import Login, user
 
@@ -29,7 +29,7 @@ def test_a_parsed_value_for_a_generated_column_is_refused_in_the_plan(bench: New
     """INV-9: the table would store a number of its own for the record's."""
     it = bench(RECORD, existing=f"CREATE TABLE t ({GENERATED[kind]}, v integer{LINEAGE})")
 
-    for attempt in (it.plan, lambda: preview(it.ledger, it.kafka, it.pipeline)):
+    for attempt in (it.plan, it.preview):
         with pytest.raises(TargetError, match="the record has id, and the table generates id itself"):
             attempt()
 
@@ -55,8 +55,7 @@ def test_what_a_select_gives_for_a_generated_column_is_refused_in_the_job(
     monkeypatch.syspath_prepend(str(tmp_path))
     query(postgres_dsn, f"CREATE TABLE public.t ({GENERATED['identity']}, v integer{LINEAGE})")
     sink = PostgresTable(table="t", select="choosing:every")
-    pipeline = Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), sinks=[sink])
-    job = over_records(postgres_dsn, pipeline, [ROW], create=False)
+    job = over_records(postgres_dsn, orders(parse=Json(columns=RECORD), sinks=[sink]), [ROW], create=False)
 
     with pytest.raises(EpochlineError, match="has id, which the table generates"):
         job.epoch()
@@ -65,13 +64,9 @@ def test_what_a_select_gives_for_a_generated_column_is_refused_in_the_job(
 
 
 NOTES: dict[str, tuple[str, dict[str, str], str | None]] = {
-    "unfilled": (
-        "k text, w integer",
-        {"k": "text", "v": "integer"},
-        "nothing fills w of target t, and v of the record",
-    ),
+    "unfilled": ("k text, w integer", KV, "nothing fills w of target t, and v of the record"),
     "case": ("k text, userid text", {"k": "text", "userId": "text"}, "different only in case: userId and userid"),
-    "all filled": ("k text", {"k": "text", "v": "integer"}, None),
+    "all filled": ("k text", KV, None),
     "nothing is left": ("k text, w integer", {"k": "text"}, None),
 }
 
@@ -81,7 +76,7 @@ def test_a_parsed_column_that_goes_nowhere_is_said_where_a_column_stays_empty(be
     columns, record, said = NOTES[case]
     it = bench(record, existing=f"CREATE TABLE t ({columns}{LINEAGE})")
 
-    notes = [note for note in preview(it.ledger, it.kafka, it.pipeline).notes if "target t" in note]
+    notes = [note for note in it.preview().notes if "target t" in note]
 
     assert len(notes) == (said is not None)
     assert said is None or said in notes[0]
@@ -96,22 +91,20 @@ dag = epoch_dag(pipeline)
 
 
 def test_validate_compares_tables_that_exist_where_the_database_answers(
-    postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    on_ledger: Call, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect_to(monkeypatch, postgres=postgres_dsn)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     (tmp_path / "one.py").write_text(DECLARED.format(name="one", columns=RECORD))
-    call = caller(monkeypatch, capsys)
-    assert call("validate")[0] == 0  # no table yet
+    on_ledger.shown("validate")  # no table yet
     query(postgres_dsn, f"CREATE TABLE public.t ({GENERATED['identity']}, v integer, w integer{LINEAGE})")
 
-    code, out, _ = call("validate", "--json")
+    code, out, _ = on_ledger("validate", "--json")
     assert (code, json.loads(out)["problems"][0]["file"]) == (1, str(tmp_path / "one.py"))
     assert "the table generates id itself" in json.loads(out)["problems"][0]["problem"]
 
     (tmp_path / "one.py").unlink()
     (tmp_path / "two.py").write_text(DECLARED.format(name="two", columns={"v": "integer", "W": "integer"}))
-    code, out, err = call("validate")
+    code, out, err = on_ledger("validate")
     assert (code, out.splitlines()[0]) == (0, "valid: two")
     assert "different only in case: W and w" in err
 
@@ -123,11 +116,9 @@ def test_a_right_to_some_columns_is_none_to_others(
     """SEC-6, INV-6: refused in the plan with the GRANT."""
     it = bench(RECORD, existing=f"CREATE TABLE t (id bigint PRIMARY KEY, v integer{LINEAGE})", mode="upsert", key="id")
     limited = login("epochline_owner")
-    rest = ", ".join(["id", "_topic", "_partition", "_offset", "_row", "_epoch"])
-    other = "UPDATE" if right == "INSERT" else "INSERT"
-    it.sql(
-        f"GRANT SELECT, {other} ON public.t TO {user(limited)}; GRANT {right} ({rest}) ON public.t TO {user(limited)}"
-    )
+    rest, other = "id, _topic, _partition, _offset, _row, _epoch", "UPDATE" if right == "INSERT" else "INSERT"
+    for rights in (f"SELECT, {other}", f"{right} ({rest})"):
+        it.sql(f"GRANT {rights} ON public.t TO {user(limited)}")
     it.ledger = PostgresLedger(limited)
 
     with pytest.raises(TargetError, match=rf"Missing: GRANT {right} \(v\) ON (public\.)?t\.") as refused:

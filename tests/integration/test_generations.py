@@ -9,10 +9,14 @@ from epochline import Json, KafkaSource, KafkaTopic, Pipeline
 from epochline.errors import SealRefusedError
 from epochline.operations import ACTIONS, Request, Subject
 from epochline.postgres.ledger.transactions import PostgresLedger
+from tests.databases import set_aside
 from tests.in_memory.kafka import FakeKafka
-from tests.integration.bench import LINEAGE, Bench, NewBench, Row
+from tests.integration.bench import LINEAGE, Bench, NewBench, Row, kv
 
 ORDERED = {"k": "text", "v": "integer", "at": "integer"}
+BY_AT: dict[str, Any] = {"record": ORDERED, "order_by": "at"}
+AT_5 = [kv(key, 1, at=5) for key in "abc"]
+AROUND_5 = [kv("a", 7, at=4), kv("b", 8, at=5), kv("c", 9, at=6)]
 
 
 @pytest.fixture
@@ -32,15 +36,13 @@ def refusal(subject: Subject, what: str, **asked: Any) -> str:
 
 def test_any_record_of_the_new_topic_wins_and_among_those_the_highest_offset(bench: NewBench) -> None:
     """ADR 0004."""
-    it = bench()
-    it.epoch(*({"k": "a", "v": 1} for _ in range(9)), {"k": "b", "v": 3})
+    it = bench().after([*[kv("a", 1)] * 9, kv("b", 3)])
     adopt(it)
 
-    it.epoch({"k": "a", "v": 8}, {"k": "a", "v": 9})
+    it.epoch(kv("a", 8), kv("a", 9))
     assert it.rows("k, v, _offset, _epoch") == [("a", 9, 1, 2), ("b", 3, 9, 1)]
     # An older record of the same log, as a requeue brings it.
-    planned = it.plan({"k": "x", "v": 0})
-    it.commit_staged(planned, {"k": "a", "v": 7, "_offset": 0})
+    it.commit_staged(it.plan(kv("x", 0)), kv("a", 7, _offset=0))
 
     assert it.rows("k, v, _offset, _epoch") == [("a", 9, 1, 2), ("b", 3, 9, 1)]
 
@@ -49,31 +51,29 @@ def test_any_record_of_the_new_topic_wins_and_among_those_the_highest_offset(ben
     ("options", "old", "new", "left"),
     [
         pytest.param(
-            {}, [{"k": "a", "v": 1}, {"k": "b", "v": 2}, {"k": "b", "v": 3}], [{"k": "b", "_deleted": True}],
-            [("a", 1)], id="a tombstone of the new topic deletes a row of the old",
+            {}, [kv("a", 1), kv("b", 2), kv("b", 3)], [{"k": "b", "_deleted": True}], [("a", 1)],
+            id="a tombstone of the new topic deletes a row of the old",
         ),
         # Deleted keys are kept with their order, which is that of the old log.
         pytest.param(
-            {}, [{"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "a", "_deleted": True}], [{"k": "a", "v": 5}],
-            [("a", 5)], id="a key deleted in the old topic comes back with the new one",
+            {}, [kv("a", 1), kv("a", 2), {"k": "a", "_deleted": True}], [kv("a", 5)], [("a", 5)],
+            id="a key deleted in the old topic comes back with the new one",
         ),
         pytest.param(
-            {"record": ORDERED, "order_by": "at"}, [{"k": key, "v": 1, "at": 5} for key in "abc"],
-            [{"k": "a", "v": 7, "at": 4}, {"k": "b", "v": 8, "at": 5}, {"k": "c", "v": 9, "at": 6}],
-            [("a", 1), ("b", 8), ("c", 9)], id="a declared order decides first, and of equals the new topic wins",
+            BY_AT, AT_5, AROUND_5, [("a", 1), ("b", 8), ("c", 9)],
+            id="a declared order decides first, and of equals the new topic wins",
         ),
         pytest.param(
-            {"record": ORDERED, "order_by": "at"}, [{"k": key, "v": 1, "at": 5, "_deleted": True} for key in "abc"],
-            [{"k": "a", "v": 7, "at": 4}, {"k": "b", "v": 8, "at": 5}, {"k": "c", "v": 9, "at": 6}],
-            [("b", 8), ("c", 9)], id="a declared order of a deletion is kept over the generations",
+            BY_AT, [{**row, "_deleted": True} for row in AT_5], AROUND_5, [("b", 8), ("c", 9)],
+            id="a declared order of a deletion is kept over the generations",
         ),
         pytest.param(
             {
                 "existing": f"CREATE TABLE t (k text PRIMARY KEY, v integer{LINEAGE.replace(', _epoch bigint', '')})",
                 "lineage": False,
             },
-            [{"k": "a", "v": 1}, {"k": "a", "v": 2}], [{"k": "a", "v": 9}],
-            [("a", 9)], id="a table with positions but no epoch lets the later epoch replace",
+            [kv("a", 1), kv("a", 2)], [kv("a", 9)], [("a", 9)],
+            id="a table with positions but no epoch lets the later epoch replace",
         ),
     ],
 )  # fmt: skip
@@ -81,8 +81,7 @@ def test_what_a_target_keeps_of_the_old_topic_and_takes_of_the_new(
     bench: NewBench, options: dict[str, Any], old: list[Row], new: list[Row], left: list[tuple[Any, ...]]
 ) -> None:
     """ADR 0004."""
-    it = bench(**options)
-    it.epoch(*old)
+    it = bench(**options).after(old)
     adopt(it)
 
     it.epoch(*new)
@@ -91,13 +90,12 @@ def test_what_a_target_keeps_of_the_old_topic_and_takes_of_the_new(
 
 
 def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: NewBench) -> None:
-    it = bench()
-    it.epoch({"k": "a", "v": 1}, {"k": "b", "_deleted": True})
+    it = bench().after([kv("a", 1), {"k": "b", "_deleted": True}])
     adopt(it)
 
-    it.epoch({"k": "a", "v": 5, "_partition": 1}, {"k": "b", "v": 6, "_partition": 1})
+    it.epoch(kv("a", 5, _partition=1), kv("b", 6, _partition=1))
     with pytest.raises(SealRefusedError, match="without an order between its records"):
-        it.sealed({"k": "a", "v": 7, "_partition": 0})
+        it.sealed(kv("a", 7, _partition=0))
 
     assert it.rows() == [("a", 5), ("b", 6)]
 
@@ -119,12 +117,8 @@ def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: NewBench) -
 def test_only_an_upsert_that_keeps_its_order_takes_requeued_records(
     bench: NewBench, options: dict[str, Any], said: str
 ) -> None:
-    it = bench(ORDERED, **options)
-    it.epoch({"k": "a", "v": 1, "at": 5})
-    it.sql(
-        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-        " \"offset\", value, reason) VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 0, 0, 'x', 'no JSON')"
-    )
+    it = bench(ORDERED, **options).after([kv("a", 1, at=5)])
+    set_aside(it.dsn, 0)
 
     foreseen = refusal(it.subject, "requeue", everything=True)
 

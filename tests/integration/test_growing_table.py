@@ -14,7 +14,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from epochline import CustomSource, Json, Pipeline, PostgresTable, coordinator
+from epochline import CustomSource, Json, Pipeline, PostgresTable
 from epochline.audit import Summary, audit
 from epochline.cli.connections import in_environment
 from epochline.config.connections import Connection
@@ -25,13 +25,12 @@ from epochline.operations.replay import plan_replay
 from epochline.protocol.epoch import Run
 from epochline.sources.growing_table import GrowingTable
 from epochline.sources.growth import open_writers
-from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from tests.databases import as_connection, query
 from tests.driver import epoch_of
 from tests.integration.auditing import Findings
 from tests.integration.guarantee import broken
-from tests.integration.in_process import InProcess, from_source
+from tests.integration.in_process import InProcess, growing, over_source
 from tests.integration.logins import Login, user
 from tests.waiting import wait_until
 
@@ -39,12 +38,16 @@ TABLE = "CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY
 INSERT = "INSERT INTO events (said) VALUES (%s)"
 
 
-@pytest.fixture
-def connection(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Connection:
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP", as_connection(postgres_dsn))
+def shop_at(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Connection:
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", as_connection(dsn))
     found = in_environment("shop")
     assert found is not None
     return found
+
+
+@pytest.fixture
+def connection(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Connection:
+    return shop_at(postgres_dsn, monkeypatch)
 
 
 @pytest.fixture
@@ -99,19 +102,10 @@ def patience() -> float:
 
 @pytest.fixture
 def world(postgres_dsn: str, connection: Connection, table: Any, patience: float) -> InProcess:
-    declared = CustomSource(
-        source="epochline.sources.growing_table:GrowingTable", connection="shop", label="events", positions="sparse",
-        options={"table": "events", "key": "id", "patience_seconds": patience}, records_per_epoch=40,
-    )  # fmt: skip
+    source = growing("events", patience_seconds=patience).model_copy(update={"records_per_epoch": 40})
     columns = {"id": "bigint", "said": "text"}
-    pipeline = Pipeline(
-        name="copy", source=declared, parse=Json(columns=columns), sinks=[PostgresTable(table="copied", columns=columns)],
-    )  # fmt: skip
-    made = InProcess(
-        postgres_dsn, pipeline, SourcePositions(declared.spec, connection), from_source(declared, connection)
-    )
-    made.create()
-    return made
+    parse, sink = Json(columns=columns), PostgresTable(table="copied", columns=columns)
+    return over_source(postgres_dsn, Pipeline(name="copy", source=source, parse=parse, sinks=sink), connection)
 
 
 def assert_exact(world: InProcess) -> None:
@@ -128,20 +122,17 @@ def audited(world: InProcess, connection: Connection, found: Findings) -> Summar
 
 def caught_up(world: InProcess) -> None:
     while (asked := world.asked_to_plan())[0].outcome is not PlanOutcome.NOTHING_TO_READ:
-        world.staged_and_sealed(*asked)
-        world.commit(asked[0])
+        world.finish(*asked)
 
 
 def test_latest_is_not_decided_while_an_older_id_may_still_commit(world: InProcess, writer: Any) -> None:
-    world.pipeline = world.pipeline.model_copy(
-        update={"source": world.pipeline.source.model_copy(update={"startup": "latest"})}
-    )
+    latest = world.pipeline.source.model_copy(update={"startup": "latest"})
+    world.pipeline = world.pipeline.model_copy(update={"source": latest})
     world.sql(INSERT, "old")
     session, cursor = writer()
     cursor.execute(INSERT, ["open"])
-    with pytest.raises(
-        SourceUnavailableError, match="has no latest position yet: table public.events is being written"
-    ):
+    said = "has no latest position yet: table public.events is being written"
+    with pytest.raises(SourceUnavailableError, match=said):
         world.asked_to_plan()
     session.commit()
     assert world.asked_to_plan()[0].outcome is PlanOutcome.NOTHING_TO_READ
@@ -270,8 +261,7 @@ def test_many_writers_with_rollbacks_lose_and_double_nothing(world: InProcess, p
     while beside < 5:
         planned, run = world.asked_to_plan()
         if planned.outcome is not PlanOutcome.NOTHING_TO_READ:
-            world.staged_and_sealed(planned, run)
-            world.commit(planned)
+            world.finish(planned, run)
             beside += 1
     enough.set()
     for one in threads:
@@ -286,13 +276,12 @@ def test_a_failed_epoch_is_tried_again_while_a_later_transaction_is_open(world: 
     """What was below the end of a plan stays readable, although the end of the next plan lies lower."""
     world.sql("INSERT INTO events (said) VALUES ('a'), ('b')")
     planned, run, _ = world.staged()
-    coordinator.abort(world.ledger, "copy", epoch_of(planned).epoch_id, run, reason="its job failed")
+    world.abort(epoch_of(planned).epoch_id, run, reason="its job failed")
     _, cursor = writer()
     cursor.execute(INSERT, ["open"])
 
-    again = coordinator.plan(world.ledger, world.source, world.pipeline, run)
-    world.staged_and_sealed(again, run)
-    world.commit(again)
+    again = world.plan(run)
+    world.finish(again, run)
 
     assert again.ranges == planned.ranges
     assert_exact(world)
@@ -335,10 +324,7 @@ def test_what_was_read_of_rows_that_are_deleted_since_is_not_undone(world: InPro
         ("UPDATE events SET said = 'changed' WHERE id = 1", "source digest"),
         ("DELETE FROM events WHERE id = 1", "records read 2 in the ledger, 1 now"),
         ("UPDATE events SET id = DEFAULT WHERE id = 1", "records read 2 in the ledger, 1 now"),
-        (
-            "INSERT INTO events (id, said) OVERRIDING SYSTEM VALUE VALUES (3, 'late')",
-            "records read 2 in the ledger, 3 now",
-        ),
+        ("INSERT INTO events OVERRIDING SYSTEM VALUE VALUES (3, 'late')", "records read 2 in the ledger, 3 now"),
     ],
     ids=["nothing", "update", "delete", "moved", "late id"],
 )
@@ -352,7 +338,7 @@ def test_an_audit_finds_what_a_writer_changed_in_rows_that_were_read(
     audited(world, connection, found := Findings())
 
     assert (said is None) is (found.said == [])
-    assert said is None or said in " ".join(found.said)
+    assert (said or "") in " ".join(found.said)
 
 
 @pytest.mark.parametrize(
@@ -432,10 +418,8 @@ def test_every_id_below_the_end_is_on_disk(table: Any, writer: Any, postgres_dsn
 def test_a_record_is_its_row_as_json(table: Any, postgres_dsn: str) -> None:
     query(postgres_dsn, "INSERT INTO events (said) VALUES ('a'), (NULL), ('c')")
 
-    assert [(one.position, one.key, json.loads(one.value)) for one in table().read(0, 2, 4)] == [
-        (2, b"2", {"id": 2, "said": None}),
-        (3, b"3", {"id": 3, "said": "c"}),
-    ]
+    found = [(one.position, one.key, json.loads(one.value)) for one in table().read(0, 2, 4)]
+    assert found == [(2, b"2", {"id": 2, "said": None}), (3, b"3", {"id": 3, "said": "c"})]
     (one,) = table(columns=["said"]).read(0, 1, 2)
     assert json.loads(one.value) == {"said": "a"}
 
@@ -446,10 +430,7 @@ def reader(table: Any, postgres_dsn: str, login: Login, monkeypatch: pytest.Monk
     table()
     query(postgres_dsn, "INSERT INTO events (said) VALUES ('a')")
     dsn = login()
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP", as_connection(dsn))
-    connection = in_environment("shop")
-    assert connection is not None
-    return GrowingTable(connection, table="events", key="id", patience_seconds=0), user(dsn)
+    return GrowingTable(shop_at(dsn, monkeypatch), table="events", key="id", patience_seconds=0), user(dsn)
 
 
 def test_a_login_that_may_read_the_table_and_its_sequence_is_enough(
@@ -475,9 +456,8 @@ def test_rows_that_a_policy_hides_are_an_error_and_not_missing(
     reader: tuple[GrowingTable, str], postgres_dsn: str
 ) -> None:
     source, name = reader
-    query(
-        postgres_dsn, f"GRANT SELECT ON events, events_id_seq TO {name}; ALTER TABLE events ENABLE ROW LEVEL SECURITY"
-    )
+    query(postgres_dsn, f"GRANT SELECT ON events, events_id_seq TO {name}")
+    query(postgres_dsn, "ALTER TABLE events ENABLE ROW LEVEL SECURITY")
 
     for ask in (source.partitions, lambda: list(source.read(0, 1, 2)), lambda: source.count(0, 1, 2)):
         with pytest.raises(SourceError, match="row-level security"):
@@ -485,12 +465,10 @@ def test_rows_that_a_policy_hides_are_an_error_and_not_missing(
 
 
 def test_names_are_composed_and_errors_show_no_password(postgres_dsn: str, connection: Connection) -> None:
-    name = 'a"; DROP TABLE events; --.b'
+    name, quoted = 'a"; DROP TABLE events; --.b', '"a""; DROP TABLE events; --.b"'
     query(postgres_dsn, TABLE)
-    query(
-        postgres_dsn, 'CREATE TABLE "a""; DROP TABLE events; --.b" ("k""%s" bigint GENERATED ALWAYS AS IDENTITY UNIQUE)'
-    )
-    query(postgres_dsn, 'INSERT INTO "a""; DROP TABLE events; --.b" DEFAULT VALUES')
+    query(postgres_dsn, f'CREATE TABLE {quoted} ("k""%s" bigint GENERATED ALWAYS AS IDENTITY UNIQUE)')
+    query(postgres_dsn, f"INSERT INTO {quoted} DEFAULT VALUES")
     source = GrowingTable(connection, table=name, key='k"%s', columns=['k"%s'])
     assert [one.position for one in source.read(0, 0, 9)] == [1]
     assert (source.count(0, 0, 9), source.partitions()[0].end) == (1, 2)
@@ -511,15 +489,11 @@ def test_the_table_and_the_declaration_that_the_page_shows(postgres_dsn: str, co
     query(postgres_dsn, "INSERT INTO orders (customer, amount) VALUES ('ada', 1.50), ('grace', 99999999.99)")
     names: dict[str, Any] = {"CustomSource": CustomSource}
     exec(code, names)  # noqa: S102 - the page's own
-    declared, columns = names["source"], literal_eval(columns)
-    pipeline = Pipeline(
-        name="orders", source=declared, parse=Json(columns=columns), sinks=[PostgresTable(table="target", columns=columns)],
-    )  # fmt: skip
-    source = SourcePositions(declared.spec, connection)
-    world = InProcess(postgres_dsn, pipeline, source, from_source(declared, connection))
-    world.create()
+    columns = literal_eval(columns)
+    parse, sink = Json(columns=columns), PostgresTable(table="target", columns=columns)
+    pipeline = Pipeline(name="orders", source=names["source"], parse=parse, sinks=sink)
+    world = over_source(postgres_dsn, pipeline, connection)
     world.epoch()
 
-    assert world.sql("SELECT id, customer, amount FROM target ORDER BY id") == world.sql(
-        "SELECT * FROM orders ORDER BY id"
-    )
+    copied = world.sql("SELECT id, customer, amount FROM target ORDER BY id")
+    assert copied == world.sql("SELECT * FROM orders ORDER BY id")

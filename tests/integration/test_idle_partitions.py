@@ -31,7 +31,7 @@ AN_HOUR = timedelta(hours=1)
 class Windows(Driver):
     """A pipeline with windows whose jobs compute the watermark and stage no rows."""
 
-    def __init__(self, dsn: str, *partitions: int) -> None:
+    def __init__(self, dsn: str) -> None:
         self.dsn, self.ledger, self.source = dsn, PostgresLedger(dsn), FakeKafka()
         self.times: dict[int, list[datetime]] = {}
         self.late: list[tuple[int, int]] = []
@@ -42,19 +42,17 @@ class Windows(Driver):
                 time=EventTime(column="at", idle_after=AN_HOUR), window=Tumbling(size=60), key="ip",
                 aggregates={"hits": "count(*)"}, into="counted",
             ),
-            sinks=[
-                PostgresTable(
-                    table="counted", mode="upsert", key=("ip", "window_start"), columns=COLUMNS, aggregated=True
-                )
-            ],
+            sinks=PostgresTable(
+                table="counted", mode="upsert", key=("ip", "window_start"), columns=COLUMNS, aggregated=True
+            ),
         )  # fmt: skip
         self.create()
-        for partition in partitions:
-            self.produce(partition)
 
-    def produce(self, partition: int, *minutes: float) -> None:
-        self.times.setdefault(partition, []).extend(T0 + timedelta(minutes=one) for one in minutes)
-        self.source.produce("hits", partition, len(minutes))
+    def produce(self, *logs: Sequence[float], first: int = 0) -> None:
+        """Records of these minutes, by partition, from the first on."""
+        for partition, minutes in enumerate(logs, first):
+            self.times.setdefault(partition, []).extend(T0 + timedelta(minutes=one) for one in minutes)
+            self.source.produce("hits", partition, len(minutes))
 
     def planned(self, **asked: Any) -> Plan:
         return self.plan(f"run-{next(self.runs)}", **asked)
@@ -88,10 +86,9 @@ class Windows(Driver):
                 ((state, start),) = ((one.table, T0 + timedelta(minutes=opens)) for one in self.pipeline.states)
                 counts[state] = 1
                 staging = sql.Identifier("epochline_staging", ticket.table(state).table)
-                insert = sql.SQL(
-                    "INSERT INTO {} (ip, window_start, window_end, hits, _deleted) VALUES ('a', %s, %s, 1, false)"
-                )
-                cursor.execute(insert.format(staging), (start, start + timedelta(minutes=1)))
+                columns = "ip, window_start, window_end, hits, _deleted"
+                insert = sql.SQL(f"INSERT INTO {{}} ({columns}) VALUES ('a', %s, %s, 1, false)").format(staging)
+                cursor.execute(insert, (start, start + timedelta(minutes=1)))
             end_by_hand(cursor, ticket, counts, seen, after, 0)
         self.seal(ticket, epoch.run)
         self.commit(planned)
@@ -100,18 +97,17 @@ class Windows(Driver):
         self.committed(self.planned(**asked))
 
     def watermark(self) -> float | None:
-        ((found,),) = query(
-            self.dsn, "SELECT watermark FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY epoch_id DESC LIMIT 1"
-        )
+        last = "SELECT watermark FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY epoch_id DESC LIMIT 1"
+        ((found,),) = query(self.dsn, last)
         return None if found is None else (found - T0) / timedelta(minutes=1)
 
 
-NewWindows = Callable[..., Windows]
+NewWindows = Callable[[], Windows]
 
 
 @pytest.fixture
 def windows(new_database: Callable[[], str]) -> NewWindows:
-    return lambda *partitions: Windows(new_database(), *partitions)
+    return lambda: Windows(new_database())
 
 
 in_order = st.lists(st.integers(0, 300), min_size=1, max_size=5).map(sorted)
@@ -136,8 +132,7 @@ def test_no_division_into_epochs_makes_a_record_late_that_waited_in_the_log(wind
     )
     def history(logs: Sequence[Sequence[float]], limits: Sequence[int], waits: Sequence[bool]) -> None:
         line = windows()
-        for partition, minutes in enumerate(logs):
-            line.produce(partition, *minutes)
+        line.produce(*logs)
         for step in itertools.count():
             planned = line.planned(record_limit=limits[step % 4])
             if not planned.ranges:
@@ -156,13 +151,12 @@ def test_no_division_into_epochs_makes_a_record_late_that_waited_in_the_log(wind
 def test_a_partition_is_idle_once_its_last_record_is_read(windows: NewWindows) -> None:
     """E11: with records in another epoch, and with none that is left to read."""
     line = windows()
-    line.produce(0, 100, 101)
-    line.produce(1, 50, 51)
+    line.produce([100, 101], [50, 51])
 
     line.epoch(record_limit=2)  # one of each
     line.time_passes()
     assert line.watermark() == 50
-    line.produce(0, 102)
+    line.produce([102])
     line.epoch(record_limit=1)
     line.time_passes()
     assert line.watermark() == 50, "a record of the other partition waits"
@@ -173,7 +167,7 @@ def test_a_partition_is_idle_once_its_last_record_is_read(windows: NewWindows) -
     assert line.late == []
 
     line.time_passes()
-    line.produce(0, 200)
+    line.produce([200])
     line.epoch()
     assert line.watermark() == 200, "nothing waits in the silent partition"
 
@@ -182,11 +176,10 @@ def test_a_partition_is_idle_once_its_last_record_is_read(windows: NewWindows) -
 def test_records_that_an_open_transaction_holds_back_keep_their_partition_awake(windows: NewWindows) -> None:
     """E11, F23: nobody may read them yet, and their times are not known."""
     line = windows()
-    line.produce(0, 100)
-    line.produce(1, 50)
+    line.produce([100], [50])
     line.committed(line.planned(), opens=150)
     line.time_passes()
-    line.produce(0, 200)
+    line.produce([200])
     line.times[1].append(T0 + timedelta(minutes=55))
     line.source.change("hits", 1, high_watermark=2)
 
@@ -207,11 +200,10 @@ def test_records_that_an_open_transaction_holds_back_keep_their_partition_awake(
 @pytest.mark.fault("F49")
 def test_a_partition_that_appears_with_records_holds_the_watermark(windows: NewWindows) -> None:
     line = windows()
-    line.produce(0, 100)
+    line.produce([100])
     line.epoch()
     line.time_passes()
-    line.produce(0, 200)
-    line.produce(1, 150, 160)
+    line.produce([200], [150, 160])
 
     line.epoch(record_limit=1)
     assert line.watermark() == 100
@@ -225,16 +217,15 @@ def test_a_partition_that_appears_with_records_holds_the_watermark(windows: NewW
 def test_an_epoch_that_is_taken_up_again_knows_what_waits_by_then(windows: NewWindows, recovery: Recovery) -> None:
     """INV-3: its ranges stay; what was written since then is unread."""
     line = windows()
-    line.produce(0, 100)
-    line.produce(1, 50)
+    line.produce([100], [50])
     line.epoch()
     line.time_passes()
-    line.produce(0, 200)
+    line.produce([200])
     planned = line.planned()
     epoch = epoch_of(planned)
     line.attempt(planned, epoch.run)
     line.abort(epoch.epoch_id, epoch.run)
-    line.produce(1, 60)
+    line.produce([60], first=1)
     recovery.last_fault()
 
     again = line.plan(epoch.run)

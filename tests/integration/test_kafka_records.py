@@ -15,7 +15,7 @@ from epochline.arrow.cast.batches import record_batch
 from epochline.errors import RecordsGoneError, SourceUnavailableError
 from epochline.kafka.records import Columns, RecordReader
 from epochline.protocol.offsets import OffsetRange
-from tests.integration.kafka_topics import Topic, admin_of, delete_records, delete_topic, transactional_producer
+from tests.integration.kafka_topics import Topic, configure, delete_records, delete_topic, transactional_producer
 
 ANY_TIME = str(2**63 - 1)
 
@@ -190,17 +190,10 @@ def test_a_timestamp_that_is_no_time_is_null_and_its_kind_is_kafkas(topic: Topic
 
 def test_records_above_the_fetch_size_are_read_in_bounded_batches(topic: Topic) -> None:
     """F30: a batch ends after 16 MiB."""
-    with admin_of(topic.servers) as admin:
-        admin.alter_configs([_larger(topic.name)])
+    configure(topic.servers, topic.name, **{"max.message.bytes": "4000000"})
     send(topic, [b"x" * 3_000_000] * 12)
 
     batches = read(topic, 0, 12)
 
     assert [len(batch["offset"]) for batch in batches] == [6, 6]
     assert {len(value) for value in column("value", batches)} == {3_000_000}
-
-
-def _larger(topic: str) -> Any:
-    from kafka.admin import ConfigResource, ConfigResourceType
-
-    return ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "4000000"})

@@ -25,15 +25,8 @@ from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_topic, make_control_topic
 from epochline.kafka.sending import TransactionalSender, send_plainly
 from tests.armed import armed
-from tests.integration.kafka_topics import (
-    admin_of,
-    delete_topic,
-    make_topic,
-    produce,
-    read_topic,
-    transactional_producer,
-    values,
-)
+from tests.integration import kafka_topics
+from tests.integration.kafka_topics import admin_of, delete_topic, make_topic, read_topic, transactional_producer
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 from tests.integration.sends import sending_process
 from tests.processes.client import Forked
@@ -76,7 +69,7 @@ class Out:
         return last_marker(self.settings, "orders", f"kafka:{self.name}", timedelta(seconds=20))
 
     def values(self) -> list[bytes]:
-        return values(self.settings, self.name)
+        return kafka_topics.values(self.settings, self.name)
 
     @contextmanager
     def fenced(self) -> Iterator[TransactionalSender]:
@@ -152,7 +145,7 @@ def test_each_sink_of_each_pipeline_has_a_marker_of_its_own_which_only_its_commi
 def test_a_marker_that_was_taken_back_is_gone_until_the_next_one(topic: Out) -> None:
     """A new ledger after a deleted marker is not taken for a ledger that went back in time."""
     topic.sent(1, epoch=1)
-    produce(topic.settings, CONTROL_TOPIC, [None], key=topic.key)
+    kafka_topics.produce(topic.settings, CONTROL_TOPIC, [None], key=topic.key)
     assert topic.marked() is None
 
     topic.sent(1, epoch=1)
@@ -205,8 +198,7 @@ def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(topic: Out,
         narrow.send([*records(10), record])
 
     assert not caught.value.retryable
-    assert narrow.values() == []
-    assert narrow.marked() is None
+    assert (narrow.values(), narrow.marked()) == ([], None)
 
 
 def test_a_time_out_above_the_brokers_is_refused_with_both_numbers(topic: Out) -> None:
@@ -309,9 +301,7 @@ def test_a_refused_login_is_said_at_once_and_not_tried_again(
     monkeypatch.setattr(preflight, "_PATIENCE_MS", 15_000)
     if "ssl.ca.location" in changes:
         changes = {"ssl.ca.location": secure_kafka.certificates.path(changes["ssl.ca.location"])}
-    connection = secure(secure_kafka, **changes)
-
-    refused = "refused the login, or a certificate was refused"
+    connection, refused = secure(secure_kafka, **changes), "refused the login, or a certificate was refused"
 
     with TransactionalSender(connection, "tx-refused", MINUTE) as sender:
         calls: list[tuple[Callable[[], object], str | None]] = [

@@ -1,6 +1,6 @@
 """A topic as a sink: what a read_committed consumer sees of it, whatever is killed, lost or done twice (P9 to P13)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,7 +13,6 @@ from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.local.stack import Stack
-from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.postgres.ledger import receipts
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -26,8 +25,6 @@ from tests.integration.published_queries import queries
 from tests.integration.sinks_world import SinksPipeline, new_world, values
 
 OUT = KafkaTopic(topic="out", value=Text())
-
-
 NewWorld = Callable[..., SinksPipeline]
 """Makes a pipeline with these sinks."""
 
@@ -42,9 +39,8 @@ def world(new: NewWorld) -> SinksPipeline:
     return new(OUT)
 
 
-def commit(world: SinksPipeline, *values: str | None, keys: Sequence[str] = ()) -> None:
-    world.produce(*values, keys=keys)
-    world.it.epoch()
+def name_of(world: SinksPipeline) -> str:
+    return world.it.pipeline.topics[0].name
 
 
 def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: SinksPipeline) -> None:
@@ -62,15 +58,12 @@ def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: Sin
     assert (published.epoch_id, published.rows) == (1, 3)
     assert values(world.seen()) == ["a", "b", "c"]
     assert world.outbox() == 0
-    name = world.it.pipeline.topics[0].name
-    assert world.receipts() == [(1, name, "SHOWN"), (1, "lines", "SHOWN")]
+    assert world.receipts() == [(1, name_of(world), "SHOWN"), (1, "lines", "SHOWN")]
 
 
-def test_what_a_killed_run_committed_is_published_by_the_next_with_nothing_to_read(
-    world: SinksPipeline,
-) -> None:
+def test_what_a_killed_run_committed_is_published_by_the_next_with_nothing_to_read(world: SinksPipeline) -> None:
     """A run killed after its commit, with the topic idle afterwards (P11); the receipt is there before the send (P10)."""
-    commit(world, "a", "b", "c")
+    world.epoch("a", "b", "c")
     states = [world.receipts()[0][2]]
     world.killed_at("publish.sink.commit")
     states.append(world.receipts()[0][2])
@@ -88,7 +81,7 @@ def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(n
     world = new(keyed, table=False, parse=Json(columns={"k": "text", "n": "bigint"}))
     for numbers in (range(60), range(60, 120), range(120, 180)):
         keys = [f"k{n % 7}" for n in numbers]
-        commit(world, *(f'{{"k": "{key}", "n": {n}}}' for key, n in zip(keys, numbers, strict=True)), keys=keys)
+        world.epoch(*(f'{{"k": "{key}", "n": {n}}}' for key, n in zip(keys, numbers, strict=True)), keys=keys)
 
     assert [one.epoch_id for one in world.it.publish()] == [1, 2, 3]
 
@@ -100,10 +93,10 @@ def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(n
 
 def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: SinksPipeline, stack: Stack) -> None:
     admin, name = stack.postgres.superuser_dsn, world.it.dsn.rpartition("/")[2].partition("?")[0]
-    commit(world, "a")
+    world.epoch("a")
     copy_database(admin, name, f"{name}_backup")
     world.it.publish()
-    commit(world, "b")
+    world.epoch("b")
     world.it.publish()
     copy_database(admin, f"{name}_backup", name)
 
@@ -114,7 +107,7 @@ def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: SinksPipe
 
 
 def test_a_control_topic_that_lost_its_markers_stops(world: SinksPipeline) -> None:
-    commit(world, "a")
+    world.epoch("a")
     world.it.publish()
     delete_topic(world.bootstrap, CONTROL_TOPIC)
     world.produce("b")
@@ -127,13 +120,13 @@ def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(new: NewWor
     """``max_unpublished_epochs`` stops planning; publishing lets it go on."""
     world = new(OUT.model_copy(update={"max_unpublished_epochs": 2}))
     for value in ("a", "b"):
-        commit(world, value)
+        world.epoch(value)
     world.produce("c")
 
     planned, _ = world.it.asked_to_plan()
 
     assert planned.outcome is PlanOutcome.SINKS_FULL
-    assert f"{world.it.pipeline.topics[0].name} has 2 epochs still to show" in planned.notes[0]
+    assert f"{name_of(world)} has 2 epochs still to show" in planned.notes[0]
     world.it.publish()
     world.it.epoch()
     world.it.publish()
@@ -143,7 +136,7 @@ def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(new: NewWor
 def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(new: NewWorld) -> None:
     """At most half the transaction time-out at the measured rate; the message names the limit to lower."""
     world = new(OUT.model_copy(update={"transaction_timeout": timedelta(seconds=10)}))
-    commit(world, *map(str, range(2000)))
+    world.epoch(*map(str, range(2000)))
     world.it.publish()
     # As slow as 100 rows/s, as if it had been measured.
     world.it.sql("ALTER TABLE epochline.receipt DISABLE TRIGGER shown_is_written_once")
@@ -162,7 +155,7 @@ def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(
 ) -> None:
     """P11: who holds locks may not stand still for long; who reads an outbox holds none."""
     monkeypatch.setattr(receipts, "_FETCHED_AT_ONCE", 1)
-    commit(world, "a", "b", "c")
+    world.epoch("a", "b", "c")
     monkeypatch.setattr("epochline.postgres.ledger.transactions._idle_seconds", lambda _: 3)
 
     with armed(f"{place}:sleep:5"):
@@ -174,10 +167,10 @@ def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(
 
 def test_the_measured_rate_is_that_of_sending_alone(world: SinksPipeline) -> None:
     """What fence and marker wait for, and an epoch that was found there already, say nothing of the next one."""
-    commit(world, "a", "b")
+    world.epoch("a", "b")
     with armed("topic.fence:sleep:3"):
         world.it.publish()
-    commit(world, "c")
+    world.epoch("c")
     world.killed_at("topic.committed")
     world.it.publish()
 
@@ -188,11 +181,9 @@ def test_the_measured_rate_is_that_of_sending_alone(world: SinksPipeline) -> Non
 def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(new: NewWorld) -> None:
     """X3, K17: the declaration of now says how long a transaction may take, also for what is committed already."""
     world = new(OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)}))
-    commit(world, "a", "b")
-    with (
-        armed("topic.record@1:sleep:1.2"),
-        pytest.raises(SinkUnavailableError, match="Raise the topic.s transaction_timeout"),
-    ):
+    world.epoch("a", "b")
+    too_short = pytest.raises(SinkUnavailableError, match="Raise the topic.s transaction_timeout")
+    with armed("topic.record@1:sleep:1.2"), too_short:
         world.it.publish()
     out, *others = world.it.pipeline.sinks
     longer = out.model_copy(update={"transaction_timeout": timedelta(minutes=1)})
@@ -206,8 +197,8 @@ def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(
 
 def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown(world: SinksPipeline) -> None:
     """INV-9: its DAG has no task `publish` any more."""
-    commit(world, "a")
-    name, (_, *others) = world.it.pipeline.topics[0].name, world.it.pipeline.sinks
+    world.epoch("a")
+    name, (_, *others) = name_of(world), world.it.pipeline.sinks
     world.it.pipeline = world.it.pipeline.model_copy(update={"sinks": tuple(others)})
     world.produce("b")
 
@@ -228,7 +219,7 @@ def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown
             id="a time-out below what the strategy may take",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_plan_says_what_a_declared_topic_gives_up(new: NewWorld, changed: dict[str, Any], said: str) -> None:
     """K16, K17, X3: both are allowed, and every run that plans says what they cost."""
     restart = FixedDelay(attempts=3, delay=timedelta(seconds=10))
@@ -238,12 +229,12 @@ def test_a_plan_says_what_a_declared_topic_gives_up(new: NewWorld, changed: dict
     planned, _ = world.it.asked_to_plan()
 
     (note,) = planned.notes
-    assert note.startswith(world.it.pipeline.topics[0].name)
+    assert note.startswith(name_of(world))
     assert said in note
 
 
 def test_an_outbox_that_somebody_changed_is_not_sent(world: SinksPipeline) -> None:
-    commit(world, "a", "b")
+    world.epoch("a", "b")
     (box,) = world.it.pipeline.outboxes
     schema, table = box.table.split(".")
     world.it.sql(f"""DELETE FROM "{schema}"."{table}" WHERE value = 'a'""")
@@ -255,7 +246,7 @@ def test_an_outbox_that_somebody_changed_is_not_sent(world: SinksPipeline) -> No
 
 
 def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: SinksPipeline) -> None:
-    commit(world, "a")
+    world.epoch("a")
     settings: dict[str, dict[str, str]] = {}
 
     with pytest.raises(KeyError):
@@ -264,12 +255,11 @@ def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: Sin
 
 def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
     columns = {"k": "text", "t": "text", "p": "integer"}
-    topic = KafkaTopic(
-        topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p", columns=columns
-    )
+    placed: dict[str, Any] = {"key": "k", "headers": {"trace": "t"}, "partition": "p", "columns": columns}
+    topic = KafkaTopic(topic="out", value=Text(column="v"), **placed)
     world = new(topic, table=False, parse=Json(columns={"v": "text", **columns}))
     more = '{"v": null, "k": "b", "t": null, "p": 0}', '{"v": "", "k": null, "p": 1}'
-    commit(world, '{"v": "x", "k": "a", "t": "1", "p": 1}', *more)
+    world.epoch('{"v": "x", "k": "a", "t": "1", "p": 1}', *more)
     world.it.publish()
 
     assert {(one.partition, one.key, one.value, one.headers) for one in world.seen()} == {
@@ -279,11 +269,9 @@ def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
 
 def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: SinksPipeline) -> None:
     """U7: the queries of docs/queries.sql, before and after a publish."""
-    commit(world, "a", "b")
-    name = world.it.pipeline.topics[0].name
-    waiting, shown = (
-        queries()[one].rstrip().rstrip(";") for one in ("what_is_not_shown_yet", "which_sinks_show_an_epoch")
-    )
+    world.epoch("a", "b")
+    name, asked_for = name_of(world), ("what_is_not_shown_yet", "which_sinks_show_an_epoch")
+    waiting, shown = (queries()[one].rstrip().rstrip(";") for one in asked_for)
     asked = f"SELECT sink, epoch_id, state, rows FROM ({waiting}) w"
     assert world.it.sql(asked) == [(name, 1, "DUE", 2)]
 
@@ -296,9 +284,7 @@ def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: SinksPipeline) -
 
 
 def test_what_a_topic_was_given_is_not_taken_back(world: SinksPipeline) -> None:
-    commit(world, "a")
-    declared = world.it.pipeline
-    subject = Subject(name=declared.name, ledger=world.it.ledger, declared=declared, source=world.it.source)
+    world.epoch("a")
 
     with pytest.raises(ActionRefusedError, match="takes back nothing of what it was given"):
-        plan_replay(subject, 1, Run(dag_id="operator", run_id="ada", host="here"))
+        plan_replay(world.it.subject, 1, Run(dag_id="operator", run_id="ada", host="here"))

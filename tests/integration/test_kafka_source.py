@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin
@@ -13,14 +13,10 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.kafka.topics import compacted
 from epochline.local.stack import Stack
 from epochline.protocol.offsets import Head
+from tests.contract.worlds import orders, ranges
 from tests.integration.kafka_topics import Topic, admin_of
 from tests.integration.sinks_world import in_process
 from tests.kafka_log import Said, log_of_kafka
-
-
-@pytest.fixture
-def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
-    return Topic(kafka_bootstrap, topic_name).make(2)
 
 
 @pytest.fixture
@@ -62,8 +58,7 @@ def test_the_mirror_is_read_back_with_the_epoch_that_wrote_it(source: KafkaOffse
 
     source.mirror(f"group-{topic}", [Head(tp=tp, origin=0, next_offset=7, epoch_id=3) for tp in tps], 1, 3)
 
-    held = source.mirrored(f"group-{topic}")
-    found = {key: (one.offset, one.generation, one.epoch_id) for key, one in held.items()}
+    found = {key: (one.offset, one.generation, one.epoch_id) for key, one in source.mirrored(f"group-{topic}").items()}
     assert found == {(topic.name, 0): (7, 1, 3), (topic.name, 1): (7, 1, 3)}
 
 
@@ -125,12 +120,10 @@ def test_a_list_of_two_brokers_of_which_the_first_is_down_still_plans_an_epoch(
 ) -> None:
     """K20."""
     Topic(kafka_bootstrap, topic_name).make().produce(0, 1)
-    sink = PostgresTable(table="orders", columns={"value": "text"})
-    pipeline = Pipeline(name="two_brokers", source=KafkaSource(topics=topic_name), parse=Text(), sinks=sink)
-    it = in_process(postgres_dsn, f"127.0.0.1:1,{kafka_bootstrap}", pipeline)
-    it.create()
+    pipeline = orders(name="two_brokers", source=KafkaSource(topics=topic_name))
+    it = in_process(postgres_dsn, f"127.0.0.1:1,{kafka_bootstrap}", pipeline).create()
 
     planned, _ = it.planned()
 
     assert planned.outcome is PlanOutcome.PLANNED
-    assert [str(one) for one in planned.ranges] == [f"{topic_name}-0[0, 1)"]
+    assert ranges(planned) == [f"{topic_name}-0[0, 1)"]

@@ -19,7 +19,7 @@ from epochline.local.stack import Stack
 from epochline.postgres.ledger import migrate
 from epochline.postgres.queries.versions import head_revision
 from tests.contract.worlds import postgres_world, run
-from tests.databases import BY_HAND, as_admin, query
+from tests.databases import BY_HAND, as_admin, query, set_aside
 from tests.integration.published_queries import queries
 
 RANGE = """
@@ -226,8 +226,7 @@ def test_what_a_ledger_never_holds_is_refused(
 @pytest.fixture
 def empty_dsn(stack: Stack, postgres_dsn: str) -> str:
     name = f"empty_{postgres_dsn.rsplit('/', 1)[-1]}"
-    create = sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name))
-    as_admin(stack.postgres.superuser_dsn, create)
+    as_admin(stack.postgres.superuser_dsn, sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name)))
     return stack.postgres.dsn(name)
 
 
@@ -305,12 +304,7 @@ def test_the_docs_show_where_a_pipeline_is_and_what_became_of_it(lived: Lived, p
     [found] = lived(queries()["which_epoch_wrote_this_row"].replace("access_log", "orders"))
     assert (found["epoch_id"], found["run_id"], found["_offset"]) == (1, "run-1", 0)
 
-    query(
-        postgres_dsn,
-        "INSERT INTO epochline.quarantined_record"
-        ' (pipeline, generation, epoch_id, topic, topic_id, partition, "offset", value, reason)'
-        " VALUES ('orders', 1, 1, 'orders', 'id', 0, 3, '\\xff00'::bytea, 'not UTF-8')",
-    )
+    set_aside(postgres_dsn, 3, value=b"\xff\0", reason="not UTF-8")
     [found] = lived(queries()["what_was_quarantined"])
     assert (found["offset"], found["reason"], found["value_begins"]) == (3, "not UTF-8", r"\377\000")
 

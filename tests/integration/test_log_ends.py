@@ -66,11 +66,8 @@ def test_the_time_to_loss_counts_from_the_last_moment_at_which_everything_was_re
 
     def refreshed() -> list[Any]:
         refresh()
-        return query(
-            postgres_dsn,
-            "SELECT unread_since - %s::timestamptz, round(seconds_to_loss / 60) FROM epochline.log_ends ORDER BY partition",
-            caught_up,
-        )
+        since, to_loss = "unread_since - %s::timestamptz", "round(seconds_to_loss / 60)"
+        return query(postgres_dsn, f"SELECT {since}, {to_loss} FROM epochline.log_ends ORDER BY partition", caught_up)
 
     caught_up = None
     assert refreshed() == [(None, None), (None, None)]
@@ -123,10 +120,8 @@ def test_a_head_is_the_end_of_its_chain_however_many_epochs_made_it(postgres_dsn
     for number in range(3):
         world.to_committed(f"run-{number}", record_limit=2)
 
-    heads = query(
-        postgres_dsn,
-        "SELECT partition, origin_offset, next_offset FROM epochline.heads WHERE pipeline = 'orders' ORDER BY 1",
-    )
+    asked = "SELECT partition, origin_offset, next_offset FROM epochline.heads WHERE pipeline = 'orders' ORDER BY 1"
+    heads = query(postgres_dsn, asked)
     ranges = query(
         postgres_dsn,
         "SELECT partition, min(until_offset) FILTER (WHERE start_offset IS NULL), max(until_offset)"

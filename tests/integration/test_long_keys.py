@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline import Json, PostgresTable
 from epochline.arrow.stage.rows import KEY_BYTES, too_long
 from epochline.errors import BadRecordError
+from tests.contract.worlds import orders
 from tests.integration.in_process import InProcess, over_records
 
 RECORD = {"k": "text", "id": "bigint", "other": "text", "v": "integer"}
@@ -21,11 +22,8 @@ def incompressible(size: int) -> str:
 
 
 def pipeline_of(dsn: str, values: list[dict[str, Any]], policy: str = "quarantine", **sink: Any) -> InProcess:
-    pipeline = Pipeline(
-        name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), bad_records=policy,
-        sinks=[PostgresTable(**{"table": "t", "columns": RECORD, "mode": "upsert", **sink})],
-    )  # fmt: skip
-    return over_records(dsn, pipeline, values)
+    sinks = [PostgresTable(**{"table": "t", "columns": RECORD, "mode": "upsert", **sink})]
+    return over_records(dsn, orders(parse=Json(columns=RECORD), bad_records=policy, sinks=sinks), values)
 
 
 @pytest.mark.fault("F28")
@@ -53,10 +51,9 @@ def test_a_key_too_long_for_its_index_is_quarantined_and_the_longest_is_a_row(
     receipt = it.epoch()
 
     assert (receipt.epoch.counts.quarantined, receipt.epoch.rows_written) == (1, 2)
-    assert it.sql('SELECT "offset", reason FROM epochline.quarantine') == [
-        (2, f"t: the key ({', '.join(key)}) has {KEY_BYTES + 1 - sum({'id': 16, 'other': 8}.get(one, 0) for one in key)} "
-            f"bytes, more than an index of PostgreSQL takes ({KEY_BYTES})")
-    ]  # fmt: skip
+    size = KEY_BYTES + 1 - sum({"id": 16, "other": 8}.get(one, 0) for one in key)
+    said = f"t: the key ({', '.join(key)}) has {size} bytes, more than an index of PostgreSQL takes ({KEY_BYTES})"
+    assert it.sql('SELECT "offset", reason FROM epochline.quarantine') == [(2, said)]
 
 
 def test_under_the_policy_fail_the_record_is_named_and_its_key_is_not_shown(postgres_dsn: str) -> None:

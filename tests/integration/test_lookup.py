@@ -171,10 +171,8 @@ class Postgres:
 
     @property
     def sessions(self) -> list[int]:
-        found = self.query(
-            "SELECT pid FROM pg_stat_activity WHERE application_name = 'lookup' AND datname = current_database()"
-        )
-        return [pid for (pid,) in found]
+        of_lookups = "application_name = 'lookup' AND datname = current_database()"
+        return [pid for (pid,) in self.query(f"SELECT pid FROM pg_stat_activity WHERE {of_lookups}")]
 
     def backend(self, connection: Session, _: object) -> int:
         """Which session it is that looks the key up."""
@@ -372,9 +370,8 @@ def test_a_look_up_past_its_deadline_is_cancelled_at_the_server(postgres: Postgr
             cursor.execute("SELECT pg_sleep(%s)", (seconds,))
         return seconds
 
-    asking = in_postgres(
-        postgres, fetch, timeout=timedelta(seconds=5), pool=PoolLimits(max_total=1), cancel=lambda one: one.cancel()
-    )
+    limits = {"timeout": timedelta(seconds=5), "pool": PoolLimits(max_total=1)}
+    asking = in_postgres(postgres, fetch, cancel=lambda one: one.cancel(), **limits)
     found = [one.outcome for one in asking.each([900, 0])]
 
     assert found == [Outcome.TIMED_OUT, Outcome.ANSWERED]
@@ -388,8 +385,7 @@ def test_the_pool_opens_no_more_connections_than_it_may_and_uses_the_last_one_fi
     assert len(at_once) <= 2
     assert set(postgres.sessions) == at_once
 
-    one_by_one = [next(asking.each([number])).value for number in range(5)]
-    assert len(set(one_by_one)) == 1
+    assert len({next(asking.each([number])).value for number in range(5)}) == 1
 
 
 def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
@@ -486,8 +482,7 @@ def test_a_store_that_cannot_be_reached_fails_the_attempt_and_no_record(kind: st
 
     assert caught.value.retryable
     assert "canary" not in str(caught.value)
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
 
 
 @pytest.mark.parametrize("kind", ["threads", "async"])
@@ -551,13 +546,9 @@ def test_a_batch_keeps_its_rows_in_order_and_says_what_became_of_each(store: Red
 
     asking = kind(store, fetch, timeout=SHORT, ordered=ordered)
     enrich = over_batches(asking, key="id", column="city", kind=pa.string())
-    given = pa.RecordBatch.from_pydict(
-        {
-            "id": ["1", "late", "refused", "unknown", "bad", "2", None, "number", "9"],
-            "_error": [None, None, None, None, "is no id", None, None, None, None],
-            "_skip": [False, False, False, False, False, True, False, False, False],
-        }
-    )
+    ids = ["1", "late", "refused", "unknown", "bad", "2", None, "number", "9"]
+    errors, skips = ["is no id" if one == "bad" else None for one in ids], [one == "2" for one in ids]
+    given = pa.RecordBatch.from_pydict({"id": ids, "_error": errors, "_skip": skips})
 
     found = enrich(given)
 
@@ -573,8 +564,7 @@ def test_a_batch_keeps_its_rows_in_order_and_says_what_became_of_each(store: Red
 
 @each_kind
 def test_a_batch_without_rows_opens_nothing(tmp_path: Path, kind: Kind) -> None:
-    nowhere = Redis(str(tmp_path / "nowhere"))
-    enrich = over_batches(kind(nowhere), key="id", column="city", kind=pa.string())
+    enrich = over_batches(kind(Redis(str(tmp_path / "nowhere"))), key="id", column="city", kind=pa.string())
 
     assert enrich(batch_of([])).schema.names == ["id", "city", "_error"]
 

@@ -19,10 +19,12 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head
-from tests.commands import caller, connect_to
-from tests.databases import query
-from tests.integration.in_process import InProcess, from_kafka
+from tests.commands import Call
+from tests.databases import query, set_aside
+from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import Topic, delete_records, produce
+from tests.integration.people import Patch
+from tests.integration.sinks_world import in_process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 
@@ -84,7 +86,7 @@ class Shop:
 
     def commit(self) -> None:
         if self.line is None:
-            self.line = InProcess(self.dsn, self.declared, adapters().offsets(self.declared), from_kafka(self.kafka))
+            self.line = in_process(self.dsn, self.kafka, self.declared)
         self.line.epoch()
 
 
@@ -123,27 +125,19 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     if action == "adopt-topic":
         shop.topic(3)
     if action == "requeue":
-        query(
-            shop.dsn,
-            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-            " \"offset\", value, reason) SELECT 'shop', 1, 1, 'shop', 'id', 0, n, 'x', 'no JSON' FROM"
-            " generate_series(2, 3) n",
-        )
+        for offset in (2, 3):
+            set_aside(shop.dsn, offset, pipeline="shop", topic="shop")
 
 
 @pytest.mark.parametrize("block", BLOCKS + UPGRADE, ids=named)
 def test_a_command_of_the_page_prints_what_the_page_shows(
-    block: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
-    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    block: str, on_servers: Call, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.shop")
-    command_line = caller(monkeypatch, capsys)
 
     def call(line: str) -> str:
         monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-        return command_line(*shlex.split(line)[1:])[1]
+        return on_servers(*shlex.split(line)[1:])[1]
 
     before(Shop(postgres_dsn, kafka_bootstrap, tmp_path), named(block), call)
     for step in block.split("$ ")[1:]:

@@ -16,6 +16,7 @@ from tests.integration.in_process import InProcess
 from tests.integration.log_with_contents import Log
 
 ORDER = Request(actor="ada", reason="a test says so")
+REPLAY = Run(dag_id="p", run_id="replay", host="here")
 _numbers = itertools.count(1)
 
 
@@ -36,8 +37,7 @@ class OtherLog(InProcess):
                 if read:
                     return read
                 raise
-            self.staged_and_sealed(planned, run)
-            self.commit(planned)
+            self.finish(planned, run)
             read += [str(one) for one in planned.ranges]
 
     def act_on(self, what: str, **asked: Any) -> None:
@@ -67,8 +67,7 @@ def world(postgres_dsn: str) -> NewLog:
         log = Log()
         it = OtherLog(dsn=postgres_dsn, pipeline=pipeline, source=log.kafka, read=log.read)
         it.log = log
-        it.create()
-        return it
+        return it.create()
 
     return made
 
@@ -157,7 +156,7 @@ def test_nothing_is_undone_that_was_read_of_a_compacted_topic(world: NewLog, sou
         it.act_on("restore", name="s")
 
     with pytest.raises(ActionRefusedError, match="^R" + refused.format("0, 1")[1:]):
-        plan_replay(it.subject, 1, Run(dag_id="p", run_id="replay", host="here"))
+        plan_replay(it.subject, 1, REPLAY)
     assert it.values() == stood
 
 
@@ -202,8 +201,7 @@ def test_what_lies_between_the_parts_that_are_committed_of_a_log_is_read(world: 
 
     assert it.back() == ["orders-0[22, 30)", "orders-0[5, 20)"]
 
-    lost = [*records("a", 5, 10), *records("b", 22, 25)]
-    assert sorted(it.values()) == sorted([*it.log.values["orders", 0], *lost])
+    assert sorted(it.values()) == sorted([*it.log.values["orders", 0], *records("a", 5, 10), *records("b", 22, 25)])
     chain = it.sql("SELECT start_offset, chosen_by FROM epochline.committed_ranges WHERE generation = 3 ORDER BY 1")
     assert chain == [
         (5, "extend back"), (20, "carried over"), (22, "extend back"), (30, "epoch"), (None, "adopted at latest")
@@ -219,9 +217,8 @@ def test_what_a_restore_undid_does_not_count_as_committed(world: NewLog) -> None
     it.act_on("savepoint", name="s")
     it.log.add("orders", *records("a", 2, 4))
     it.epoch()
-    run = Run(dag_id="p", run_id="replay", host="here")
-    replay = plan_replay(it.subject, 2, run)
-    it.staged_and_sealed(replay, run)
+    replay = plan_replay(it.subject, 2, REPLAY)
+    it.staged_and_sealed(replay, REPLAY)
     promote(it.subject, epoch_of(replay), ORDER)
     it.act_on("restore", name="s")
     it.log.truncate("orders", 1, *records("y", 1, 3), partition=1)
@@ -260,5 +257,5 @@ def test_a_savepoint_of_the_lost_part_of_a_log_is_not_gone_back_to(world: NewLog
         it.act_on("restore", name="before")
 
     with pytest.raises(ActionRefusedError, match=r"orders-0\[0, 10\) is of a log that was cut off at offset 5"):
-        plan_replay(it.subject, 1, Run(dag_id="p", run_id="replay", host="here"))
+        plan_replay(it.subject, 1, REPLAY)
     assert sorted(it.values()) == sorted([*records("a", 0, 10), *records("b", 5, 20)])

@@ -12,7 +12,7 @@ from epochline.airflow.acts import ACTS
 from epochline.airflow.pages.quarantine import Place, QuarantineFilter, quarantine_view, record_view
 from epochline.airflow.pages.views import HistoryFilter
 from epochline.airflow.reading import snapshot
-from tests.contract.worlds import World, postgres_world, quarantined
+from tests.contract.worlds import World, aborted, postgres_world, quarantined
 from tests.databases import query
 from tests.elements import Elements
 from tests.integration.page_views import epoch, html, pages, pipeline
@@ -54,8 +54,7 @@ class Numbers(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in _NO_END:
-            classes = (dict(attrs).get("class") or "").split()
-            self._around.append({tag, *(f".{one}" for one in classes)})
+            self._around.append({tag, *(f".{one}" for one in (dict(attrs).get("class") or "").split())})
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in _NO_END:
@@ -77,14 +76,11 @@ def world(postgres_dsn: str) -> World:
     world = postgres_world(postgres_dsn)
     quarantined(world)
     world.kafka.produce("orders", 0, 8)
-    world.to_begun("run-2", record_limit=4)
-    world.abort(2, "run-2")
-    world.to_begun("run-3", record_limit=4)
-    world.abort(3, "run-3")
+    aborted(world, 2, record_limit=4)
+    aborted(world, 3, record_limit=4)
     world.to_committed("run-3", record_limit=4)
     world.to_committed("run-4", record_limit=2)
-    world.to_begun("run-5", record_limit=1)
-    world.abort(5, "run-5")
+    aborted(world, 5, record_limit=1)
     world.to_begun("run-6", record_limit=1)
     query(
         postgres_dsn,

@@ -16,18 +16,12 @@ from epochline.declare.names import QUARANTINE
 from epochline.errors import LedgerError
 from epochline.operations import refresh_log_ends
 from epochline.protocol.planning import Retention
-from tests.contract.worlds import World, quarantined
+from tests.contract.worlds import World, aborted, quarantined
 from tests.databases import query
 from tests.elements import Elements
 from tests.integration.page_views import epoch, html, pages, pipeline, pipelines
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
-
-
-@pytest.fixture
-def reader(login: Callable[..., str]) -> str:
-    """The libpq URL of a login that is a member of epochline_reader and of nothing else."""
-    return login("epochline_reader")
 
 
 def test_an_empty_ledger_has_a_page_that_says_so(reader: str) -> None:
@@ -63,8 +57,7 @@ def test_a_declared_pipeline_without_an_epoch_is_in_the_list_and_has_a_page(
 
     states = {row["pipeline"]: one.state for row, one in zip(view.pipelines.rows, view.standings, strict=True)}
     assert list(states.items()) == [("refused", "cannot plan"), ("orders", "caught up"), ("never_ran", "not started")]
-    text = html("pipelines.html", "/", view=view)
-    assert "it names no host" in text
+    assert "it names no host" in html("pipelines.html", "/", view=view)
     assert pipelines(reader, lambda names: set(), declared=("never_ran",)).standings == []
     for name, said in (("never_ran", "not started"), ("refused", "it names no host")):
         with snapshot(reader) as ledger:
@@ -85,8 +78,7 @@ def test_a_pipeline_that_a_user_may_not_see_is_not_in_the_list(world: World, rea
 def test_failures_since_the_last_commit_are_counted_and_the_cause_is_shown(world: World, reader: str) -> None:
     world.to_committed("run-1", record_limit=4)
     for number in (2, 3):
-        world.to_begun(f"run-{number}")
-        world.abort(number, f"run-{number}", reason="the target refuses")
+        aborted(world, number, "the target refuses")
 
     view = pipeline(reader)
 
@@ -94,9 +86,8 @@ def test_failures_since_the_last_commit_are_counted_and_the_cause_is_shown(world
     assert (view.standing.state, view.standing.command) == ("failing", "run orders")
     shown = pages(reader)
     for name in ("pipelines", "pipeline"):
-        told = [
-            shown[name].index(one) for one in ("failing</span>", "since <time", "the target refuses", "No offset moved")
-        ]
+        said = ("failing</span>", "since <time", "the target refuses", "No offset moved")
+        told = [shown[name].index(one) for one in said]
         assert told == sorted(told), "what is wrong, since when, why, what to do"
     assert "epochline run orders" in shown["pipeline"]
 
@@ -105,8 +96,7 @@ def test_an_error_that_repeats_is_shown_once_for_its_attempts_and_epochs(
     world: World, reader: str, postgres_dsn: str
 ) -> None:
     for number in (1, 2):
-        world.to_begun(f"run-{number}")
-        world.abort(number, f"run-{number}", reason=f"ValueError: no city in epoch {number} (parse.py:3)")
+        aborted(world, number, f"ValueError: no city in epoch {number} (parse.py:3)")
     world.to_begun("run-3")
     query(
         postgres_dsn,
@@ -160,8 +150,7 @@ def test_the_history_is_paged_by_epoch_and_no_epoch_is_left_out_or_shown_twice(w
 )
 def test_the_history_is_filtered(world: World, reader: str, chosen: dict[str, str], shown: list[int]) -> None:
     world.to_committed("run-1", record_limit=4)
-    world.to_begun("run-2")
-    world.abort(2, "run-2")
+    aborted(world, 2)
 
     assert [row["epoch_id"] for row in pipeline(reader, **chosen).history.rows] == shown
 
@@ -181,28 +170,30 @@ def test_an_epoch_shows_both_balances_and_the_places_of_its_quarantined_records(
     assert "8 passed, 0 skipped, 2 quarantined, 0 without a record" in pages(reader)["epoch"]
 
 
+def retain(world: World, policy: str) -> None:
+    world.kafka.retention["orders"] = Retention(cleanup_policy=policy, milliseconds=3_600_000, bytes=-1)
+    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+
+
 def test_a_backlog_says_how_long_its_records_are_safe_and_a_compacted_topic_says_so(
     world: World, reader: str, postgres_dsn: str
 ) -> None:
     """Issue 19: time to loss, in the list, in the overview and for each partition."""
     world.to_committed("run-1", record_limit=4)
     assert time_to_loss(pipelines(reader).pipelines.rows[0]).note.startswith("the DAG epochline_log_ends")
-    world.kafka.retention["orders"] = Retention(cleanup_policy="delete", milliseconds=3_600_000, bytes=-1)
-    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+    retain(world, "delete")
     query(postgres_dsn, "UPDATE epochline.planned_range SET newest_timestamp = now() - interval '50 min'")
 
     shown = pages(reader)
 
     for name in ("pipelines", "pipeline"):
         assert re.search(r'class="figure badge warning" href="[^"]*#loss">at least (9|10)\u202fmin', shown[name]), name
-    world.kafka.retention["orders"] = Retention(cleanup_policy="compact", milliseconds=3_600_000, bytes=-1)
-    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+    retain(world, "compact")
     assert "the topic is compacted" in pages(reader)["pipelines"]
 
 
 def test_the_overview_counts_recovered_epochs_and_savepoints(world: World, reader: str, postgres_dsn: str) -> None:
-    world.to_begun("run-1")
-    world.abort(1, "run-1")
+    aborted(world, 1)
     world.to_committed("run-1")
     query(
         postgres_dsn,
@@ -242,13 +233,11 @@ def test_lag_after_each_epoch_and_both_rates_come_from_the_ends_that_plans_saw(
     for what, unit, charts in (("flow", "records/s", 1), ("flow", "records", 1), ("partitions", "records", 2)):
         part = page.partition(f'id="{what}"')[2].partition('<details class="sql"')[0]
         axes = rf'class="most">[\d.,]+<span class="line">{unit}</span></span><span class="least">0</span>'
-        times = (
-            r'class="from"><time[^>]*>\d\d-\d\d \d\d:\d\d</time></span><span class="to"><time[^>]*>[-\d :]+</time> UTC<'
-        )
+        began = r'class="from"><time[^>]*>\d\d-\d\d \d\d:\d\d</time></span>'
+        times = began + r'<span class="to"><time[^>]*>[-\d :]+</time> UTC<'
         assert (len(re.findall(axes, part)), len(re.findall(times, part))) == (charts, 2), (what, unit)
-    assert re.search(
-        r'class="most">2<span class="line">an hour</span>.*</time> UTC</span><span class="to">now<', of_day
-    )
+    of_an_hour = r'class="most">2<span class="line">an hour</span>.*</time> UTC</span><span class="to">now<'
+    assert re.search(of_an_hour, of_day)
 
 
 def test_an_epoch_shows_both_sides_of_the_balance_of_its_rows(world: World, reader: str, postgres_dsn: str) -> None:
@@ -259,8 +248,7 @@ def test_an_epoch_shows_both_sides_of_the_balance_of_its_rows(world: World, read
 
     assert (staged["orders"]["rows"], staged["orders"]["rows_found"], staged["orders"]["parts"]) == (13, 13, 2)
     assert staged[QUARANTINE]["rows_found"] == 2
-    balance = pages(reader)["epoch"].partition('id="balance"')[2]
-    assert '<tr class="bad">' not in balance
+    assert '<tr class="bad">' not in pages(reader)["epoch"].partition('id="balance"')[2]
     query(postgres_dsn, "UPDATE epochline.part SET rows = rows + 1 WHERE sink = 'orders' AND spark_partition = 0")
     assert pages(reader)["epoch"].partition('id="balance"')[2].count('<tr class="bad">') == 1
 
@@ -315,8 +303,7 @@ def test_hostile_text_of_a_record_a_run_an_error_and_a_reason_is_shown_and_never
 ) -> None:
     """SEC-9."""
     world.to_committed("run-1", record_limit=4, note=MARKUP)
-    world.to_begun("run-2", note=MARKUP)
-    world.abort(2, "run-2", reason=MARKUP)
+    aborted(world, 2, MARKUP, note=MARKUP)
     query(
         postgres_dsn,
         "UPDATE epochline.epoch SET run_id = %(x)s, error = %(x)s, note = %(x)s; UPDATE epochline.attempt SET error = %(x)s,"
@@ -327,10 +314,8 @@ def test_hostile_text_of_a_record_a_run_an_error_and_a_reason_is_shown_and_never
         ),
     )
     harmless = pages(reader, 2)
-    hostile = replace(
-        pipeline(reader),
-        partitions=Table(rows=[{**one, "topic": MARKUP} for one in pipeline(reader).partitions.rows], sql=MARKUP),
-    )
+    rows = [{**one, "topic": MARKUP} for one in pipeline(reader).partitions.rows]
+    hostile = replace(pipeline(reader), partitions=Table(rows=rows, sql=MARKUP))
     harmless["hostile"] = html("pipeline.html", "/pipelines/orders", view=hostile, chosen=HistoryFilter())
 
     for name, text in harmless.items():
@@ -373,9 +358,8 @@ def test_the_sql_of_a_table_gives_its_rows(world: World, reader: str) -> None:
     assert len(query(reader, view.partitions.sql)) == 2
 
 
-BLOCKS = (
-    "SELECT sum(pg_stat_get_xact_blocks_fetched(oid))::int FROM pg_class WHERE relnamespace = 'epochline'::regnamespace"
-)
+OF_THE_LEDGER = "relnamespace = 'epochline'::regnamespace"
+BLOCKS = f"SELECT sum(pg_stat_get_xact_blocks_fetched(oid))::int FROM pg_class WHERE {OF_THE_LEDGER}"
 """The blocks of 8 KiB of the ledger that a transaction has asked for so far, and each one as often as it asked; also those of earlier transactions."""
 
 MOST_BLOCKS = 4_000

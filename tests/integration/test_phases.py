@@ -1,6 +1,5 @@
 """The seconds of an epoch's phases, as the ledger's view gives them (G7)."""
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -53,10 +52,7 @@ def test_an_epoch_says_how_old_its_records_were_at_its_commit(world: World, post
 
 @pytest.mark.parametrize(
     ("oldest", "newest", "shown"),
-    [
-        (3600, 5.04, "1 h of the oldest record, 5 s of the newest"),
-        (-2, -7, "-2 s of the oldest record, -7 s of"),
-    ],
+    [(3600, 5.04, "1 h of the oldest record, 5 s of the newest"), (-2, -7, "-2 s of the oldest record, -7 s of")],
     ids=["behind", "a producer's clock that is ahead"],
 )
 def test_the_command_line_shows_how_old_an_epochs_records_were(
@@ -70,11 +66,10 @@ def test_the_command_line_shows_how_old_an_epochs_records_were(
         " newest_timestamp = e.committed_at - make_interval(secs => %s) FROM epochline.epoch e", oldest, newest,
     )  # fmt: skip
 
-    code, out, _ = on_ledger("ledger", "orders", "--epoch", 1)
+    out = on_ledger.shown("ledger", "orders", "--epoch", 1)
 
-    assert code == 0
     assert f"age at the commit, by Kafka's timestamps: {shown}" in out
-    assert json.loads(on_ledger("ledger", "orders", "--json")[1])[0]["longest_latency_seconds"] == pytest.approx(oldest)
+    assert on_ledger.json("ledger", "orders")[0]["longest_latency_seconds"] == pytest.approx(oldest)
 
 
 def test_an_epoch_of_an_interval_waited_from_its_end(world: World, postgres_dsn: str) -> None:

@@ -7,7 +7,7 @@ the attempt ends with the record's place and the reason, and nothing of it can b
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from epochline import Bytes, Json, KafkaSource, Pipeline, PostgresTable, Regex, Text
-from epochline.coordinator import abort
 from epochline.errors import BadRecordError, SealRefusedError
 from epochline.protocol.offsets import PlannedRange
 from tests.crash.reliability import Recovery
@@ -171,11 +170,6 @@ def batch(one: PlannedRange, values: Sequence[Any]) -> pa.RecordBatch:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def dsn(new_database: Callable[[], str]) -> str:
-    return new_database()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def functions(tmp_path_factory: pytest.TempPathFactory) -> Iterable[None]:
     folder = tmp_path_factory.mktemp("functions")
@@ -220,8 +214,7 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case, rec
     table = table_of(one)
     planned, run, _ = one.staged()
     recovery.last_fault()
-    one.staged_and_sealed(planned, run)  # as a retry does: the first attempt is fenced
-    one.commit(planned)
+    one.finish(planned, run)  # as a retry does: the first attempt is fenced
 
     refused = case.reason is not None
     rows = one.sql(f"SELECT _offset, to_jsonb(t) FROM {table} t ORDER BY _offset")
@@ -245,11 +238,9 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case, rec
         assert (headers is None) == (case.headers is None)
         assert len(headers or []) == len(case.headers or [])
         assert timestamp * 1_000_000 == case.timestamp
-    counts = (
-        "SELECT records_read, records_passed, records_skipped, records_quarantined, rows_written FROM epochline.epoch"
-        " WHERE pipeline = %s"
-    )
-    assert one.sql(counts, one.pipeline.name) == [(3, 3 - refused, 0, int(refused), 3 - refused)]
+    names = "records_read, records_passed, records_skipped, records_quarantined, rows_written"
+    counts = one.sql(f"SELECT {names} FROM epochline.epoch WHERE pipeline = %s", one.pipeline.name)
+    assert counts == [(3, 3 - refused, 0, int(refused), 3 - refused)]
     recovery.took()
 
 
@@ -272,7 +263,7 @@ def test_with_the_policy_fail_the_attempt_names_the_record_and_keeps_nothing(dsn
     assert len(said) < 400
     with pytest.raises(SealRefusedError):
         one.seal(ticket, run)
-    abort(one.ledger, one.pipeline.name, 1, run, reason="a bad record")
+    one.abort(1, run, reason="a bad record")
     assert one.sql(f"SELECT count(*) FROM {table_of(one)}") == [(0,)]
     assert quarantined(one) == []
 

@@ -13,7 +13,7 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline import Json, PostgresTable
 from epochline.audit.session import open_session
 from epochline.cli.database import execute, session
 from epochline.coordinator import abort
@@ -21,10 +21,10 @@ from epochline.errors import ConfigurationError, EpochFencedError, LedgerError
 from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.spark.transaction import PartTransaction
+from tests.contract.worlds import orders
 from tests.databases import query
-from tests.in_memory.kafka import FakeKafka
 from tests.integration.guarantee import broken
-from tests.integration.in_process import InProcess
+from tests.integration.in_process import InProcess, over_records
 from tests.integration.pooler import SERVERS, installed, pooled
 from tests.reading import source_batch
 
@@ -87,21 +87,15 @@ def test_commands_read_through_the_pooler_and_cannot_write(through: str) -> None
 
 @pytest.fixture
 def job(through: str) -> InProcess:
-    kafka = FakeKafka()
-    kafka.produce("orders", 0, 0)
-
     def read(one: Any) -> Iterator[pa.RecordBatch]:
         for first in range(one.range.start, one.range.until, 100):
             offsets = range(first, min(first + 100, one.range.until))
             yield source_batch(one.tp, offsets, [json.dumps({"id": at}).encode() for at in offsets])
 
     newest = PostgresTable(table="newest", columns=COLUMNS, mode="upsert", key="id", before_images=2)
-    pipeline = Pipeline(
-        name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=COLUMNS),
-        sinks=[PostgresTable(table="t", columns=COLUMNS), newest],
-    )  # fmt: skip
-    made = InProcess(through, pipeline, kafka, read)
-    made.create()
+    sinks = [PostgresTable(table="t", columns=COLUMNS), newest]
+    made = over_records(through, orders(parse=Json(columns=COLUMNS), sinks=sinks), [])
+    made.read = read
     return made
 
 

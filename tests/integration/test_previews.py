@@ -15,7 +15,7 @@ from epochline.errors import ActionRefusedError, EpochNotFoundError, LedgerError
 from epochline.operations import DAG_ACTIONS
 from tests.contract.operators import act
 from tests.contract.worlds import World, quarantined
-from tests.databases import query
+from tests.databases import query, set_aside
 from tests.integration.logins import AsSuperuser, Login, user
 from tests.integration.page_views import html
 
@@ -210,19 +210,10 @@ def test_the_quarantine_is_counted_and_grouped_by_reason_without_the_values_in_i
     world: World, reader: str, postgres_dsn: str
 ) -> None:
     quarantined(world)
-    why = (
-        "a%_b: 'x' does not fit bigint",
-        'a%_b: {"b": 1} does not fit bigint',
-        "no 'city' at 7",
-        "no 'town' at 8",
-    )
-    query(
-        postgres_dsn,
-        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-        " \"offset\", reason, requeued_by, requeued_at) SELECT 'orders', 1, 1, 'orders', 'x', 0, 100 + n, reason,"
-        " CASE n WHEN 1 THEN 1 END, CASE n WHEN 1 THEN now() END FROM unnest(%s) WITH ORDINALITY u (reason, n)",
-        [*why],
-    )
+    why = ("a%_b: 'x' does not fit bigint", 'a%_b: {"b": 1} does not fit bigint', "no 'city' at 7", "no 'town' at 8")
+    for at, reason in enumerate(why):
+        by, moment = (None, None) if at else (1, "now")
+        set_aside(postgres_dsn, 101 + at, reason=reason, requeued_by=by, requeued_at=moment)
 
     view = listed(reader, inspect=True)
 

@@ -26,6 +26,7 @@ from tests.integration.kafka_topics import markers_written, read_topic
 from tests.integration.sinks_world import SinksPipeline, in_process, new_topics, new_world, producer_to, values
 
 ROOT = Path(__file__).parents[2]
+DAGS = ROOT / "dags" / "examples"
 SHORTEST = "batch_sql"
 
 
@@ -62,7 +63,7 @@ def test_a_program_gives_what_the_documents_say_although_it_is_killed_on_the_way
 @pytest.mark.parametrize("name", ["order_totals", "order_windows"])
 def test_no_column_of_the_sql_examples_needs_quotes(name: str, postgres_dsn: str) -> None:
     """X30: PostgreSQL itself is asked; it would quote ``timestamp``, ``user`` and ``userName``."""
-    declared = find(name, ROOT / "dags" / "examples")
+    declared = find(name, DAGS)
     names = {*declared.parsed_columns, *(column for table in declared.tables for column in table.columns or {})}
 
     quoted = query(postgres_dsn, "SELECT n FROM unnest(%s) n WHERE quote_ident(n) <> n", [*names, "timestamp"])
@@ -112,7 +113,6 @@ def test_a_position_that_is_kept_in_a_variable_is_lost_at_every_restart() -> Non
     assert list(sent_without_state()) == [1, 2, 3, 4, 5] * (1 + RESTARTS)
 
 
-DAGS = Path(__file__).parents[2] / "dags" / "examples"
 Made = Callable[..., SinksPipeline]
 KeyAndValue = tuple[bytes | None, bytes | None]
 
@@ -122,13 +122,12 @@ def shipped(postgres_dsn: str, kafka_bootstrap: str) -> Made:
     def make(name: str, *, reads: str | None = None) -> SinksPipeline:
         source, out = new_topics(kafka_bootstrap)
         declared = find(name, DAGS)
-        sinks = (
+        sinks = tuple(
             one.model_copy(update={"topic": out}) if isinstance(one, KafkaTopic) else one for one in declared.sinks
         )
         read = declared.source.model_copy(update={"topics": (reads or source,)})
-        fields = {"name": f"{name}-{source}", "source": read, "sinks": tuple(sinks)}
-        it = in_process(postgres_dsn, kafka_bootstrap, declared.model_copy(update=fields))
-        it.create()
+        fields = {"name": f"{name}-{source}", "source": read, "sinks": sinks}
+        it = in_process(postgres_dsn, kafka_bootstrap, declared.model_copy(update=fields)).create()
         return SinksPipeline(it=it, bootstrap=kafka_bootstrap, source=it.pipeline.source.topics[0], topics=(out,))
 
     return make
@@ -149,8 +148,7 @@ class TestPassThrough:
         self, shipped: Made, program: str, killed_at: str, times: int
     ) -> None:
         world = shipped(program)
-        world.produce("a", "b", "c")
-        world.it.epoch()
+        world.epoch("a", "b", "c")
         world.killed_at(killed_at)
 
         world.it.publish()
@@ -160,8 +158,7 @@ class TestPassThrough:
     @pytest.mark.parametrize("program", ["pass_through", "pass_through_at_least_once"])
     def test_a_b_c_come_out_as_a_b_c(self, shipped: Made, program: str) -> None:
         world = shipped(program)
-        world.produce("a", "b", "c", keys=["one"] * 3)
-        world.it.epoch()
+        world.epoch("a", "b", "c", keys=["one"] * 3)
 
         world.it.publish()
 
@@ -199,9 +196,8 @@ class TestSinkComparison:
 
     @staticmethod
     def sums(world: SinksPipeline) -> dict[str, int]:
-        ((rows, sums),) = world.it.sql(
-            "SELECT (SELECT sum(indicate) FROM examples.test_two_step), (SELECT sum(indicate) FROM examples.test_two_step_compare)"
-        )
+        sums_of = (f"(SELECT sum(indicate) FROM examples.test_two_step{one})" for one in ("", "_compare"))
+        ((rows, sums),) = world.it.sql(f"SELECT {', '.join(sums_of)}")
         topic = sum(json.loads(one.value or "")["indicate"] for one in world.seen())
         return {"step": int(rows), "compare": int(sums), "kafka": topic}
 
@@ -223,8 +219,7 @@ class TestSinkComparison:
                     world.it.stage(planned, ticket)
                 assert two_step_run.rows == 11
                 two_step_run.restart()
-            world.it.staged_and_sealed(planned, run)
-            world.it.commit(planned)
+            world.it.finish(planned, run)
             if epoch == 2:
                 world.killed_at("topic.commit")
             world.it.publish()
@@ -253,15 +248,13 @@ class TestSinkComparison:
             assert producer.flush(30) == 0
             world.it.epoch()
 
-        assert world.it.sql("SELECT key1, key2, key3, indicate FROM examples.test_two_step_compare") == [
-            ("a", "b", "c", 25)
-        ]
+        found = world.it.sql("SELECT key1, key2, key3, indicate FROM examples.test_two_step_compare")
+        assert found == [("a", "b", "c", 25)]
 
     def test_rows_of_the_next_epoch_never_land_in_the_one_that_is_pending(self, shipped: Made) -> None:
         """X9: while epoch 2 is staged and sealed, epoch 1 is published; each sink shows epoch 1 and nothing else."""
         world = shipped("sink_comparison")
-        world.produce(*self.tuples(1))
-        world.it.epoch()
+        world.epoch(*self.tuples(1))
         world.produce(*self.tuples(2))
         planned, *_ = world.it.sealed()
 
@@ -289,9 +282,8 @@ class TestReadOn:
     def counting(self, postgres_dsn: str, kafka_bootstrap: str) -> SinksPipeline:
         """The topic of the counting pipeline, as that declares it, with counts that are made here."""
         (topic,) = find("ip_count_topic", DAGS).topics
-        parse = Json(columns=topic.record)
         sink = topic.model_copy(update={"aggregated": False})
-        return new_world(postgres_dsn, kafka_bootstrap, sink, table=False, parse=parse)
+        return new_world(postgres_dsn, kafka_bootstrap, sink, table=False, parse=Json(columns=topic.record))
 
     @staticmethod
     def count(second: int, count: int, ip: str = "192.168.1.1") -> str:
@@ -299,16 +291,14 @@ class TestReadOn:
         return json.dumps({"ip": ip, "window_start": start, "window_end": end, "count": count})
 
     def rows(self, world: SinksPipeline) -> dict[tuple[str, str], int]:
-        found = world.it.sql(
-            "SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'SS'), count FROM examples.ip_count_read_on"
-        )
+        second = "to_char(window_start AT TIME ZONE 'UTC', 'SS')"
+        found = world.it.sql(f"SELECT ip, {second}, count FROM examples.ip_count_read_on")
         return {(ip, second): count for ip, second, count in found}
 
     def test_a_killed_reader_ends_with_what_the_topic_holds(self, shipped: Made, counting: SinksPipeline) -> None:
         """Rows equal what a read_committed consumer sees: aborted records are no rows, and of two the last counts."""
         world = shipped("ip_count_read_on", reads=counting.topics[0])
-        counting.produce(self.count(0, 5), self.count(5, 1), self.count(0, 2, "192.168.1.2"))
-        counting.it.epoch()
+        counting.epoch(self.count(0, 5), self.count(5, 1), self.count(0, 2, "192.168.1.2"))
         counting.killed_at("topic.commit")
         assert world.it.asked_to_plan()[0].outcome is PlanOutcome.NOTHING_TO_READ
         counting.it.publish()
@@ -320,8 +310,7 @@ class TestReadOn:
         assert self.rows(world) == self.last(counting)
         assert len(self.rows(world)) == 3
 
-        counting.produce(self.count(0, 6))
-        counting.it.epoch()
+        counting.epoch(self.count(0, 6))
         counting.it.publish()
         markers_written(counting.bootstrap)
         world.killed_at("commit.committed", step="epoch")

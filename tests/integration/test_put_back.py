@@ -37,10 +37,8 @@ def saved(it: Bench, *rows: Row) -> Bench:
 
 def refuses(it: Bench, said: str, table: str = "t") -> None:
     def stands() -> list[Any]:
-        return [
-            it.sql(f"SELECT * FROM {name} ORDER BY {key}")
-            for name, key in ((table, "k"), ("epochline.heads", "partition"))
-        ]
+        asked = ((table, "k"), ("epochline.heads", "partition"))
+        return [it.sql(f"SELECT * FROM {name} ORDER BY {key}") for name, key in asked]
 
     before = stands()
     with pytest.raises(TargetError, match=said):
@@ -165,26 +163,20 @@ def test_rows_that_must_go_take_no_rows_of_another_table_with_them(
         assert it.sql(f"SELECT k, v FROM {table}") == [("a", 1)]
 
 
+AB = [kv("a", 1), kv("b", 2)]
 HISTORIES: dict[str, tuple[str, list[list[Row]]]] = {
-    "a deleted row comes back with its identity": (
-        "v int", [[kv("a", 1), kv("b", 2)], [kv("a", None, _deleted=True)]],
-    ),
+    "a deleted row comes back with its identity": ("v int", [AB, [kv("a", None, _deleted=True)]]),
     "a row that was deleted and inserted gets its identity back": (
-        "v int", [[kv("a", 1), kv("b", 2)], [kv("a", None, _deleted=True)], [kv("a", 1)]],
+        "v int", [AB, [kv("a", None, _deleted=True)], [kv("a", 1)]],
     ),
-    "unique values that changed places": (
-        "v int UNIQUE", [[kv("a", 1), kv("b", 2)], [kv("a", None), kv("b", 1)], [kv("a", 2)]],
-    ),
+    "unique values that changed places": ("v int UNIQUE", [AB, [kv("a", None), kv("b", 1)], [kv("a", 2)]]),
     "a unique value that was handed on": (
         "v int NOT NULL UNIQUE", [[kv("a", 1)], [kv("a", 1, _deleted=True)], [kv("z", 1)]],
     ),
-    "unique values that are never NULL and changed places": (
-        "v int NOT NULL UNIQUE", [[kv("a", 1), kv("b", 2)], [kv("a", 2), kv("b", 1)]],
-    ),
+    "unique values that are never NULL and changed places": ("v int NOT NULL UNIQUE", [AB, [kv("a", 2), kv("b", 1)]]),
     "a unique value of a row that goes": ("v int UNIQUE", [[kv("a", 1)], [kv("a", 5)], [kv("z", 1)]]),
     "unique values of an expression that changed places": (
-        "v int, EXCLUDE USING btree ((v * 2) WITH =)",
-        [[kv("a", 1), kv("b", 2)], [kv("a", None), kv("b", 1)], [kv("a", 2)]],
+        "v int, EXCLUDE USING btree ((v * 2) WITH =)", [AB, [kv("a", None), kv("b", 1)], [kv("a", 2)]],
     ),
     "a column that PostgreSQL computes": (
         "v int, twice int GENERATED ALWAYS AS (v * 2) STORED", [[kv("a", 1)], [kv("a", 2), kv("c", 3)]],
@@ -201,11 +193,8 @@ HISTORIES: dict[str, tuple[str, list[list[Row]]]] = {
 def test_every_column_of_every_row_is_as_it_was_before_the_undone_epochs(bench: NewBench, history: str) -> None:
     """C12, INV-9: identities, generated columns and values that are unique; going on gives the whole again."""
     columns, (first, *later) = HISTORIES[history]
-    it = bench(
-        existing=f"CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY, k text PRIMARY KEY, {columns}{LINEAGE})",
-        **UPSERT,
-    )
-    saved(it, *first)
+    table = f"CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY, k text PRIMARY KEY, {columns}{LINEAGE})"
+    it = saved(bench(existing=table, **UPSERT), *first)
     before = it.sql("SELECT * FROM t ORDER BY k")
     for rows in later:
         it.epoch(*rows)
@@ -222,14 +211,8 @@ def test_every_column_of_every_row_is_as_it_was_before_the_undone_epochs(bench: 
 @pytest.mark.fault("F42")
 def test_unique_values_that_no_update_can_exchange_are_refused_with_the_reason(bench: NewBench) -> None:
     """C12: a column that is NOT NULL takes no NULL in between, and a row that is referred to is not deleted."""
-    it = saved(
-        bench(
-            existing=f"CREATE TABLE t (k text PRIMARY KEY, v int NOT NULL UNIQUE{LINEAGE});" + CHILD.format("CASCADE"),
-            **UPSERT,
-        ),
-        kv("a", 1),
-        kv("b", 2),
-    )
+    table = f"CREATE TABLE t (k text PRIMARY KEY, v int NOT NULL UNIQUE{LINEAGE});" + CHILD.format("CASCADE")
+    it = saved(bench(existing=table, **UPSERT), kv("a", 1), kv("b", 2))
     it.sql("INSERT INTO child VALUES ('b', 'somebody''s')")
     for row in (kv("a", 3), kv("b", 1), kv("a", 2)):
         it.epoch(row)
@@ -280,9 +263,8 @@ def test_targets_that_refer_to_each_other_go_back_together(
         f"CREATE TABLE parent (k text PRIMARY KEY, v int{LINEAGE});"
         f"CREATE TABLE t (k text PRIMARY KEY REFERENCES parent ON DELETE {action}, v int{LINEAGE})"
     )
-    it = Target(
-        postgres_dsn, ddl, [kv("a", 1)], [PostgresTable(table="parent", **UPSERT), PostgresTable(table="t", **child)]
-    )
+    sinks = [PostgresTable(table="parent", **UPSERT), PostgresTable(table="t", **child)]
+    it = Target(postgres_dsn, ddl, [kv("a", 1)], sinks)
     it.job.epoch()
     it.job.act("savepoint", ORDER, name="first")
     it.add(kv("b", 2))

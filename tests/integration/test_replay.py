@@ -4,19 +4,20 @@ from typing import Any
 
 import pytest
 
-from epochline import KafkaSource
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, EpochNotFoundError, EpochStateError, HeadMovedError
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
-from tests.integration.bench import LINEAGE, Bench, NewBench, Row
+from tests.databases import set_aside
+from tests.driver import epoch_of
+from tests.integration.bench import ADD, LINEAGE, UPSERT, Bench, NewBench, Row, kv
 from tests.integration.guarantee import broken
-from tests.integration.operating import ORDER, act
+from tests.integration.operating import ORDER, act, begun_at_the_end
 
 EPOCHS = "SELECT epoch_id, kind, state, replays, undone_by FROM epochline.epochs ORDER BY epoch_id"
-FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "c", "v": 1}]
-MENDED: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 9}, {"k": "d", "v": 1, "_row": 1}]
+FIRST = [kv("a", 1), kv("b", 1), kv("c", 1)]
+MENDED = [kv("a", 1), kv("b", 9), kv("d", 1, _row=1)]
 
 
 def planned(it: Bench, epoch_id: int = 1) -> Plan:
@@ -25,10 +26,7 @@ def planned(it: Bench, epoch_id: int = 1) -> Plan:
 
 
 def replayed(it: Bench, *rows: Row, epoch_id: int = 1) -> Epoch:
-    replay = planned(it, epoch_id)
-    assert replay.epoch is not None
-    it.seal_staged(replay, *rows)
-    return replay.epoch
+    return epoch_of(it.seal_staged(planned(it, epoch_id), *rows))
 
 
 @pytest.mark.parametrize("v", ["v", "__v"])
@@ -36,8 +34,7 @@ def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(be
     def rows(made: list[Row]) -> list[Row]:
         return [{v if name == "v" else name: value for name, value in row.items()} for row in made]
 
-    it = bench({"k": "text", v: "integer"})
-    it.epoch(*rows(FIRST))
+    it = bench({"k": "text", v: "integer"}).after(rows(FIRST))
     before = it.rows(f"k, {v}, _offset, _epoch")
 
     (found,) = differences(it.subject, replayed(it, *rows(MENDED)))
@@ -55,20 +52,16 @@ def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(be
 @pytest.mark.parametrize("rule", ["UNIQUE (v)", "EXCLUDE USING hash (v WITH =)"])
 def test_a_replay_is_tried_without_the_rows_whose_place_it_takes(bench: NewBench, rule: str) -> None:
     """The trial does what the promotion will do: the same values are there once, not twice."""
-    it = bench(existing=f"CREATE TABLE t (k text, v integer{LINEAGE}, {rule})")
-    it.epoch({"k": "a", "v": 1}, {"k": "b", "v": 2})
+    it = bench(existing=f"CREATE TABLE t (k text, v integer{LINEAGE}, {rule})").after([kv("a", 1), kv("b", 2)])
 
-    replay = replayed(it, {"k": "a", "v": 2}, {"k": "b", "v": 1})
-    promote(it.subject, replay, ORDER)
+    promote(it.subject, replayed(it, kv("a", 2), kv("b", 1)), ORDER)
 
     assert it.rows() == [("a", 2), ("b", 1)]
 
 
 def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(bench: NewBench) -> None:
     """INV-1, INV-2: the chain stays as it was; rows of other epochs too; who wanted it is written down with it."""
-    it = bench()
-    it.epoch(*FIRST)
-    it.epoch({"k": "z", "v": 5})
+    it = bench().after(FIRST, [kv("z", 5)])
     replay = replayed(it, *MENDED)
 
     promote(it.subject, replay, ORDER)
@@ -82,14 +75,13 @@ def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(benc
     assert it.sql(chain) == [(None, 0, None), (0, 3, 1), (3, 4, 2)]
     written = it.sql("SELECT action, actor, reason, epoch_id FROM epochline.actions")
     assert written == [("replay --promote", ORDER.actor, ORDER.reason, 3)]
-    it.epoch({"k": "y", "v": 6})
+    it.epoch(kv("y", 6))
     assert it.sql("SELECT max(next_offset) FROM epochline.heads") == [(5,)]
     assert broken(it.sql, "orders", "t") == {}
 
 
 def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: NewBench) -> None:
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     promote(it.subject, replayed(it, *MENDED), ORDER)
 
     with pytest.raises(ActionRefusedError, match="epoch 1 .* was undone"):
@@ -101,12 +93,11 @@ def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: 
 
 def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench: NewBench) -> None:
     """INV-6: recovery commits what a run of the pipeline sealed, and never what an operator only looked at."""
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     replay = replayed(it, *MENDED)
     it.sql("UPDATE epochline.epoch SET lease_until = now() - interval '1 s' WHERE epoch_id = 2")
 
-    assert it.plan({"k": "z", "v": 5}).outcome is PlanOutcome.PLANNED
+    assert it.plan(kv("z", 5)).outcome is PlanOutcome.PLANNED
 
     assert [row[:3] for row in it.sql(EPOCHS)] == [
         (1, "regular", "COMMITTED"), (2, "replay", "ABORTED"), (3, "regular", "PLANNED"),
@@ -118,14 +109,9 @@ def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench
 
 def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
     """INV-9: or the record would be in the target twice."""
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     replay = replayed(it, *MENDED)
-    it.sql(
-        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-        ' "offset", value, reason, requeued_by, requeued_at)'
-        " VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 0, 2, 'x', 'no JSON', 1, now())"
-    )
+    set_aside(it.dsn, 2, requeued_by=1, requeued_at="now")
 
     with pytest.raises(HeadMovedError, match="a record that it quarantined was requeued"):
         promote(it.subject, replay, ORDER)
@@ -136,8 +122,8 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
 @pytest.mark.parametrize(
     ("sink", "log", "said"),
     [
-        ({"mode": "upsert", "key": "k"}, {}, "does not keep each epoch's rows apart .mode upsert"),
-        ({"mode": "add", "key": "k", "measures": "v"}, {}, "does not keep each epoch's rows apart .mode add"),
+        (UPSERT, {}, "does not keep each epoch's rows apart .mode upsert"),
+        (ADD, {}, "does not keep each epoch's rows apart .mode add"),
         ({"lineage": False}, {}, "only rows of append targets with lineage"),
         ({}, {"log_start": 2}, "The source no longer holds"),
     ],
@@ -146,8 +132,7 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
 def test_what_cannot_be_compared_is_refused(
     bench: NewBench, sink: dict[str, Any], log: dict[str, int], said: str
 ) -> None:
-    it = bench(**sink)
-    it.epoch(*FIRST)
+    it = bench(**sink).after(FIRST)
     it.kafka.change("orders", 0, **log)
 
     with pytest.raises(ActionRefusedError, match=said):
@@ -157,8 +142,7 @@ def test_what_cannot_be_compared_is_refused(
 
 
 def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back(bench: NewBench) -> None:
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     act(it, "savepoint", name="before")
     promote(it.subject, replayed(it, *MENDED), ORDER)
 
@@ -170,28 +154,22 @@ def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back
 
 def test_a_replay_reads_no_other_records_than_its_epoch_did(bench: NewBench) -> None:
     """INV-9, I1: its promotion would take away the rows of records that nobody can read any more."""
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     it.kafka.change_leader("orders", 0, truncate_to=2)
     it.kafka.produce("orders", 0, 4)
 
-    with pytest.raises(
-        ActionRefusedError, match=r"no longer holds orders-0.0, 3. as it was read: its log was truncated at offset 2"
-    ):
+    said = r"no longer holds orders-0.0, 3. as it was read: its log was truncated at offset 2"
+    with pytest.raises(ActionRefusedError, match=said):
         planned(it)
 
 
 def test_a_savepoint_from_before_an_extension_keeps_the_rows_of_its_replay(bench: NewBench) -> None:
     """I1, INV-1: what was extended back lies before every head, also after a replay took its place."""
-    it = bench()
-    it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})
-    it.kafka.produce("orders", 0, 2)
-    it.plan()
-    it.epoch({"k": "c", "v": 1})
+    it = begun_at_the_end(bench, 2)
+    it.epoch(kv("c", 1))
     act(it, "savepoint", name="before")
-    extended = it.order("extend-back", ORDER, "back", to="earliest")
-    it.commit_staged(extended, {"k": "a", "v": 1}, {"k": "b", "v": 1})
-    promote(it.subject, replayed(it, {"k": "a", "v": 1}, {"k": "b", "v": 9}, epoch_id=2), ORDER)
+    it.commit_staged(it.order("extend-back", ORDER, "back", to="earliest"), kv("a", 1), kv("b", 1))
+    promote(it.subject, replayed(it, kv("a", 1), kv("b", 9), epoch_id=2), ORDER)
 
     with pytest.raises(ActionRefusedError, match=r"orders-0.0, 2. lies before the head of the savepoint"):
         act(it, "restore", name="before")

@@ -1,5 +1,6 @@
 """Least privilege (SEC-6), on a real server: what each role may do, what it may not, and who makes the roles."""
 
+import itertools
 import secrets
 import subprocess
 import tempfile
@@ -34,7 +35,20 @@ from tests.integration.logins import AsSuperuser, Login, execute, superuser, sup
 from tests.ports import choose_ports
 
 REFUSED = (errors.InsufficientPrivilege, errors.WrongObjectType, errors.ObjectNotInPrerequisiteState)
-ROLES = ("epochline_owner", "epochline_writer", "epochline_reader", "epochline_inspector")
+KINDS = ("owner", "writer", "reader", "inspector")
+ROLES = [f"epochline_{kind}" for kind in KINDS]
+
+
+def grants(database: str, prefix: str, login: str) -> list[str]:
+    """What a DBA has to run so that a login may migrate the database."""
+    roles = [f"{prefix}_{kind}" for kind in KINDS]
+    return [
+        *(f'CREATE ROLE "{role}" NOLOGIN;' for role in roles),
+        f'GRANT "{prefix}_writer" TO "{prefix}_owner";', f'GRANT "{prefix}_reader" TO "{prefix}_inspector";',
+        f'GRANT "{prefix}_owner" TO "{login}";',
+        *(f'GRANT CONNECT ON DATABASE "{database}" TO "{role}";' for role in roles),
+        f'GRANT TEMPORARY ON DATABASE "{database}" TO "{prefix}_owner";',
+    ]  # fmt: skip
 
 
 def at(dsn: str, database: str) -> str:
@@ -57,11 +71,6 @@ def writer(login: Login, as_superuser: AsSuperuser) -> str:
     dsn = login("epochline_writer")
     as_superuser(f"GRANT {user(dsn)} TO epochline_owner")
     return dsn
-
-
-@pytest.fixture
-def reader(login: Login) -> str:
-    return login("epochline_reader")
 
 
 @pytest.fixture
@@ -97,9 +106,8 @@ def test_an_epoch_is_planned_sealed_and_committed_by_an_owner_and_staged_by_a_wr
     assert world.left_over() == 0
 
 
-def test_one_owner_drops_the_staging_that_another_one_made(
-    world: World, ticket: StagingTicket, login: Login, as_superuser: AsSuperuser
-) -> None:
+@pytest.mark.usefixtures("ticket")
+def test_one_owner_drops_the_staging_that_another_one_made(login: Login, as_superuser: AsSuperuser) -> None:
     """SEC-6, INV-7: staging belongs to the role, so any operator's login can end an epoch."""
     another = PostgresLedger(login("epochline_owner"))
 
@@ -227,14 +235,10 @@ def test_a_migration_lets_the_pages_login_read_and_inspect_or_names_the_statemen
     pages, older, other = login(), login("epochline_reader"), login("epochline_reader")
     stranger = login()
 
+    reads, inspects = 'GRANT "epochline_reader" TO "{}";', 'GRANT "epochline_inspector" TO "{}" WITH INHERIT FALSE;'
     left = arrange_roles(postgres_dsn, viewer=user(pages))
-    assert left == [
-        f'GRANT "epochline_reader" TO "{user(pages)}";',
-        f'GRANT "epochline_inspector" TO "{user(pages)}" WITH INHERIT FALSE;',
-    ]
-    assert arrange_roles(postgres_dsn, viewer=user(older)) == [
-        f'GRANT "epochline_inspector" TO "{user(older)}" WITH INHERIT FALSE;'
-    ]
+    assert left == [reads.format(user(pages)), inspects.format(user(pages))]
+    assert arrange_roles(postgres_dsn, viewer=user(older)) == [inspects.format(user(older))]
     assert arrange_roles(superuser(stack, postgres_dsn), viewer=user(pages)) == []
 
     assert arrange_roles(postgres_dsn, viewer=user(pages)) == []
@@ -261,21 +265,12 @@ def test_a_login_that_may_make_no_roles_migrates_and_learns_what_a_dba_has_to_ru
 
     left = arrange_roles(dsn)
 
-    assert left == [
-        *(f'CREATE ROLE "{database}_{role}" NOLOGIN;' for role in ("owner", "writer", "reader", "inspector")),
-        f'GRANT "{database}_writer" TO "{database}_owner";',
-        f'GRANT "{database}_reader" TO "{database}_inspector";',
-        f'GRANT "{database}_owner" TO "{user(plain)}";',
-        *(
-            f'GRANT CONNECT ON DATABASE "{database}" TO "{database}_{role}";'
-            for role in ("owner", "writer", "reader", "inspector")
-        ),
-        f'GRANT TEMPORARY ON DATABASE "{database}" TO "{database}_owner";',
-    ]
+    assert left == grants(database, database, user(plain))
     execute(superuser(stack, dsn), *left)
     assert arrange_roles(dsn) == []
-    granted = "SELECT has_table_privilege(%s, 'epochline.part', 'INSERT'), has_table_privilege(%s, 'epochline.epochs', 'SELECT')"
-    assert execute(dsn, granted, values=(f"{database}_writer", f"{database}_reader")) == [(True, True)]
+    for role, table, right in (("writer", "part", "INSERT"), ("reader", "epochs", "SELECT")):
+        asked = f"SELECT has_table_privilege('{database}_{role}', 'epochline.{table}', '{right}')"
+        assert execute(dsn, asked) == [(True,)]
     execute(stack.postgres.superuser_dsn, f"DROP DATABASE {database}")
     drop_roles(stack, database)
 
@@ -312,7 +307,7 @@ def migrated(stack: Stack, login: str, database: str, prefix: str, monkeypatch: 
     for role in ROLES:
         body = body.replace(role, role.replace("epochline", prefix))
     execute(superuser(stack, dsn), body)
-    own = {kind: f"{prefix}_{kind}" for kind in ("owner", "writer", "reader", "inspector")}
+    own = {kind: f"{prefix}_{kind}" for kind in KINDS}
     monkeypatch.setattr("epochline.postgres.ledger.roles.ROLES", own)
     return dsn
 
@@ -340,9 +335,11 @@ def test_a_writer_that_lacks_something_is_refused_before_spark_starts_with_the_s
     """INV-4: if its sessions could not be ended, a zombie could not be fenced, and nobody would know before."""
     check_writer(owner, writer, ticket)
     stranger, apart = login(), login("epochline_writer")
-    for other, missing in (
-        (stranger, f"GRANT epochline_writer TO {user(stranger)};"), (apart, f"GRANT {user(apart)} TO epochline_owner;"),
-    ):  # fmt: skip
+    lacks = {
+        stranger: f"GRANT epochline_writer TO {user(stranger)};",
+        apart: f"GRANT {user(apart)} TO epochline_owner;",
+    }
+    for other, missing in lacks.items():
         with pytest.raises(ConfigurationError, match=missing):
             check_writer(owner, other, ticket)
     for other in (parse_dsn(new_database())["dbname"], "template1"):
@@ -366,10 +363,7 @@ def test_an_attempt_begins_where_no_role_was_ever_made(
     postgres_dsn: str, world: World, as_superuser: AsSuperuser
 ) -> None:
     """A ledger whose DBA has not come yet works as before, by one login for everything."""
-    as_superuser(
-        "REVOKE ALL ON SCHEMA epochline_staging FROM epochline_owner",
-        "REVOKE ALL ON SCHEMA epochline_staging FROM epochline_writer",
-    )
+    as_superuser("REVOKE ALL ON SCHEMA epochline_staging FROM epochline_owner, epochline_writer")
     world.ledger, world.writer = PostgresLedger(postgres_dsn), PostgresWriter(postgres_dsn)
 
     world.to_committed()
@@ -427,27 +421,19 @@ def test_a_login_that_owns_nothing_learns_every_statement_for_a_dba_and_then_mig
 ) -> None:
     """SEC-6: the names of the login and the database need quotes."""
     admin = bare_server.superuser_dsn
-    execute(
-        admin, """CREATE ROLE "Team's" LOGIN PASSWORD 'x'""", "CREATE ROLE pages LOGIN PASSWORD 'x'",
-        'CREATE DATABASE "our shop"',
-    )  # fmt: skip
+    logins = ("""CREATE ROLE "Team's" LOGIN PASSWORD 'x'""", "CREATE ROLE pages LOGIN PASSWORD 'x'")
+    execute(admin, *logins, 'CREATE DATABASE "our shop"')
     dsn, pages = (f"postgresql://{one}:x@127.0.0.1:{bare_server.port}/our%20shop" for one in ("Team%27s", "pages"))
     as_dba = superuser_of(admin, dsn)
-    execute(
-        as_dba, 'REVOKE ALL ON DATABASE "our shop" FROM PUBLIC', """GRANT CONNECT ON DATABASE "our shop" TO "Team's" """
-    )
+    rights = ('REVOKE ALL ON DATABASE "our shop" FROM PUBLIC', """GRANT CONNECT ON DATABASE "our shop" TO "Team's" """)
+    execute(as_dba, *rights)
     before = execute(as_dba, MADE)
 
     code, statements = migrate(dsn, sinks=2, pages=pages)
 
     assert (code, execute(as_dba, MADE)) == (ConfigurationError.exit_code, before)
     assert statements == [
-        *(f'CREATE ROLE "{role}" NOLOGIN;' for role in ROLES),
-        'GRANT "epochline_writer" TO "epochline_owner";',
-        'GRANT "epochline_reader" TO "epochline_inspector";',
-        """GRANT "epochline_owner" TO "Team's";""",
-        *(f'GRANT CONNECT ON DATABASE "our shop" TO "{role}";' for role in ROLES),
-        'GRANT TEMPORARY ON DATABASE "our shop" TO "epochline_owner";',
+        *grants("our shop", "epochline", "Team's"),
         'GRANT "epochline_reader" TO "pages";',
         'GRANT "epochline_inspector" TO "pages" WITH INHERIT FALSE;',
         """CREATE SCHEMA "epochline" AUTHORIZATION "Team's";""",
@@ -485,14 +471,9 @@ def test_schemas_that_a_dba_made_beforehand_are_accepted_if_the_login_may_grant_
     execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database}")
     dsn = at(team, database)
     as_dba = superuser(stack, dsn)
-    execute(
-        as_dba, f"GRANT CREATE ON SCHEMA public TO {user(team)}",
-        *(
-            statement.format(name=name, login=user(team))
-            for name in ("epochline", "epochline_staging")
-            for statement in beforehand
-        ),
-    )  # fmt: skip
+    execute(as_dba, f"GRANT CREATE ON SCHEMA public TO {user(team)}")
+    for name, statement in itertools.product(("epochline", "epochline_staging"), beforehand):
+        execute(as_dba, statement.format(name=name, login=user(team)))
 
     code, left = migrate(dsn)
 
@@ -508,8 +489,8 @@ def test_schemas_that_a_dba_made_beforehand_are_accepted_if_the_login_may_grant_
 
 def test_the_script_of_the_containers_leaves_nothing_to_a_dba(bare_server: Postgres) -> None:
     """SEC-6: run as the image's entry point does; then the ledger is migrated by its owner."""
-    passwords = {"EPOCHLINE_POSTGRES_PASSWORD": "a", "EPOCHLINE_JOB_PASSWORD": "b", "EPOCHLINE_VIEWER_PASSWORD": "c",
-                 "AIRFLOW_POSTGRES_PASSWORD": "d"}  # fmt: skip
+    names = ("EPOCHLINE_POSTGRES", "EPOCHLINE_JOB", "EPOCHLINE_VIEWER", "AIRFLOW_POSTGRES")
+    passwords = {f"{name}_PASSWORD": password for name, password in zip(names, "abcd", strict=True)}
     script = Path(__file__).parents[2] / "include" / "docker" / "databases.sql"
     done = subprocess.run(
         [binaries() / "psql", "--no-psqlrc", "--file", script, bare_server.superuser_dsn],

@@ -32,12 +32,10 @@ def epochline_postgres(stack: Stack) -> str:
 
 def orders(*sinks: object, **fields: object) -> Pipeline:
     declared = {
-        "name": "orders",
-        "source": KafkaSource(topics="orders", startup="latest"),
-        "parse": Json(columns=COLUMNS),
-        "sinks": sinks or PostgresTable(table="orders", columns=COLUMNS),
-    }
-    return Pipeline(**{**declared, **fields})
+        "name": "orders", "source": KafkaSource(topics="orders", startup="latest"), "parse": Json(columns=COLUMNS),
+        "sinks": sinks or PostgresTable(table="orders", columns=COLUMNS), **fields,
+    }  # fmt: skip
+    return Pipeline(**declared)
 
 
 def test_rows_come_from_records_and_bad_records_lie_in_the_quarantine_with_their_reason(run_epoch: EpochRunner) -> None:
@@ -68,13 +66,11 @@ def test_what_postgres_refuses_is_set_aside_as_in_production(run_epoch: EpochRun
 
 def test_epochs_go_on_where_the_one_before_ended(run_epoch: EpochRunner) -> None:
     """An upsert keeps the newest row, sums grow, a tombstone deletes; an earlier result stays as it was."""
+    summed = {"customer": "text", "amount": "numeric(12,2)"}
     pipeline = orders(
         PostgresTable(table="customers", mode="upsert", key="customer", columns=COLUMNS),
-        PostgresTable(
-            table="money", mode="add", key="customer", measures="amount",
-            columns={"customer": "text", "amount": "numeric(12,2)"},
-        ),
-    )  # fmt: skip
+        PostgresTable(table="money", mode="add", key="customer", measures="amount", columns=summed),
+    )
     gone = Record(value=None, key={"customer": "ada"})
 
     first = run_epoch(pipeline, [Record(value=ADA, key={"customer": "ada"}), GRACE])
@@ -108,13 +104,10 @@ def test_a_target_that_does_not_fit_is_refused_with_the_products_message(run_epo
 
 
 def test_what_would_be_published_is_given_by_topic_and_can_be_the_next_pipelines_input(run_epoch: EpochRunner) -> None:
-    topic = KafkaTopic(
-        topic="amounts", key="customer", value=Json(columns={"id": "bigint"}), columns={"customer": "text"}
-    )
-    ids = Pipeline(
-        name="ids", source=KafkaSource(pattern="amo.*"), parse=Json(columns={"id": "bigint"}),
-        sinks=PostgresTable(table="ids", columns={"id": "bigint"}),
-    )  # fmt: skip
+    value = Json(columns={"id": "bigint"})
+    topic = KafkaTopic(topic="amounts", key="customer", value=value, columns={"customer": "text"})
+    sink = PostgresTable(table="ids", columns={"id": "bigint"})
+    ids = Pipeline(name="ids", source=KafkaSource(pattern="amo.*"), parse=value, sinks=sink)
 
     first = run_epoch(orders(topic), [ADA, GRACE])
     second = run_epoch(orders(topic), [{**ADA, "id": 3}])
@@ -155,9 +148,8 @@ def test_what_a_test_cannot_do_is_refused_by_name(
 
 def test_a_custom_source_is_not_asked(run_epoch: EpochRunner) -> None:
     lines = CustomSource(source="epochline.sources.counter:Counter", label="lines", positions="sparse")
-    pipeline = Pipeline(
-        name="lines", source=lines, parse=Text(), sinks=PostgresTable(table="lines", columns={"value": "text"})
-    )
+    sink = PostgresTable(table="lines", columns={"value": "text"})
+    pipeline = Pipeline(name="lines", source=lines, parse=Text(), sinks=sink)
 
     assert run_epoch(pipeline, ["one", "two"]).rows("lines") == [{"value": "one"}, {"value": "two"}]
 

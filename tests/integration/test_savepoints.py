@@ -10,21 +10,27 @@ from typing import Any
 
 import pytest
 
-from epochline import KafkaSource, Pipeline
-from epochline.coordinator import PlanOutcome, abort, plan
+from epochline import Pipeline
+from epochline.coordinator import PlanOutcome, plan
 from epochline.errors import ActionRefusedError, EpochlineError, EpochNotFoundError, SavepointFileError, TargetError
 from epochline.protocol.offsets import TopicPartition
 from tests.contract.worlds import run
-from tests.integration.bench import KV, Bench, NewBench, Row
+from tests.databases import set_aside
+from tests.driver import epoch_of
+from tests.integration.bench import ADD, KV, UPSERT, Bench, NewBench, Row, kv
 from tests.integration.guarantee import broken
-from tests.integration.operating import FIRST, act, again, extend_back, with_savepoint
+from tests.integration.operating import FIRST, act, again, begun_at_the_end, extend_back, with_savepoint
 
 CHAIN = (
     "SELECT generation, partition, start_offset, until_offset, chosen_by FROM epochline.committed_ranges"
     " ORDER BY generation, partition, until_offset"
 )
-SECOND: list[Row] = [{"k": "a", "v": 2}, {"k": "c", "v": 2}]
-THIRD: list[Row] = [{"k": "a", "v": 3}, {"k": "e", "v": 3, "_partition": 1}]
+SECOND = [kv("a", 2), kv("c", 2)]
+THIRD = [kv("a", 3), kv("e", 3, _partition=1)]
+
+
+def gone(k: str) -> Row:
+    return {"k": k, "_deleted": True}
 
 
 @contextmanager
@@ -68,7 +74,7 @@ def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_i
     assert it.sql("SELECT epoch_id, kind, undone_by FROM epochline.epochs ORDER BY epoch_id") == [
         (1, "regular", None), (2, "regular", 4), (3, "regular", 4), (4, "restore", None),
     ]  # fmt: skip
-    again(it, {"k": "a", "v": 2}, {"k": "c", "v": 2}, {"k": "a", "v": 3}, {"k": "e", "v": 3, "_partition": 1})
+    again(it, *SECOND, *THIRD)
     assert sorted(it.rows("k, v, _partition, _offset")) == sorted(whole)
     assert it.sql(CHAIN) == [
         (1, 0, None, 0, "startup earliest"), (1, 0, 0, 2, "epoch"), (1, 0, 2, 4, "epoch"), (1, 0, 4, 5, "epoch"),
@@ -84,9 +90,8 @@ def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_
     it = with_savepoint(bench)
     it.epoch(*SECOND)
     act(it, "savepoint", name="newer")
-    failed = it.sealed(*THIRD)
-    assert failed.epoch is not None
-    abort(it.ledger, "orders", failed.epoch.epoch_id, failed.epoch.run, reason="a failure", by_operator=True)
+    failed = epoch_of(it.sealed(*THIRD))
+    it.abort(failed.epoch_id, failed.run, reason="a failure", by_operator=True)
 
     planned = it.plan()
 
@@ -97,30 +102,26 @@ def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_
 
 def test_an_upsert_target_goes_back_by_before_images_with_what_was_deleted(bench: NewBench) -> None:
     """C12: replaced rows, deleted rows, and the memory of what had been deleted."""
-    it = bench(mode="upsert", key="k", before_images=5)
-    it.epoch(*FIRST, {"k": "x", "_deleted": True})
+    it = bench(**UPSERT, before_images=5).after([*FIRST, gone("x")])
     act(it, "savepoint", name="before")
     saved, forgotten = it.rows("k, v, _partition, _offset, _epoch"), deleted_keys(it)
-    it.epoch({"k": "a", "v": 2}, {"k": "b", "_deleted": True}, {"k": "x", "v": 2}, {"k": "c", "v": 2})
-    it.epoch({"k": "a", "v": 3}, {"k": "c", "_deleted": True})
+    second, third = [kv("a", 2), gone("b"), kv("x", 2), kv("c", 2)], [kv("a", 3), gone("c")]
+    it.epoch(*second)
+    it.epoch(*third)
     whole, whole_forgotten = it.rows("k, v, _partition, _offset"), deleted_keys(it)
 
     act(it, "restore", name="before")
 
     assert (it.rows("k, v, _partition, _offset, _epoch"), deleted_keys(it)) == (saved, forgotten)
     assert [said for said in broken(it.sql, "orders", "t") if "put back" not in said] == []
-    again(
-        it, {"k": "a", "v": 2}, {"k": "b", "_deleted": True}, {"k": "x", "v": 2}, {"k": "c", "v": 2},
-        {"k": "a", "v": 3}, {"k": "c", "_deleted": True},
-    )  # fmt: skip
+    again(it, *second, *third)
     assert (it.rows("k, v, _partition, _offset"), deleted_keys(it)) == (whole, whole_forgotten)
 
 
 def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(bench: NewBench) -> None:
-    it = with_savepoint(bench, mode="add", key="k", measures="v", before_images=2)
-    it.epoch(*SECOND)
-    it.epoch(*THIRD)
-    it.epoch(*SECOND)
+    it = with_savepoint(bench, **ADD, before_images=2)
+    for rows in (SECOND, THIRD, SECOND):
+        it.epoch(*rows)
     act(it, "savepoint", name="new")
     it.epoch(*THIRD)
 
@@ -133,7 +134,7 @@ def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(
 
 
 def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: NewBench) -> None:
-    it = bench(mode="upsert", key="k")
+    it = bench(**UPSERT)
     it.plan(*FIRST)
     with pytest.raises(ActionRefusedError, match="no epoch of orders was committed yet"):
         act(it, "savepoint", name="before")
@@ -144,14 +145,14 @@ def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: NewBench) -> 
 
     with refused(it, "mode upsert, and no before-images were kept of epoch 3"):
         act(it, "restore", name="before")
-    with refused(it, "has no savepoint else; there are: before"):
-        act(it, "restore", name="else")
-    with refused(it, "has a savepoint before already"):
-        act(it, "savepoint", name="before")
-    with refused(it, "nobody has no savepoint before; there are: none"):
-        act(it, "restore", name="before", of="nobody")
-    with refused(it, "orders is not new"):
-        act(it, "restore", name="before", of="orders")
+    for said, what, asked in (
+        ("has no savepoint else; there are: before", "restore", {"name": "else"}),
+        ("has a savepoint before already", "savepoint", {"name": "before"}),
+        ("nobody has no savepoint before; there are: none", "restore", {"name": "before", "of": "nobody"}),
+        ("orders is not new", "restore", {"name": "before", "of": "orders"}),
+    ):
+        with refused(it, said):
+            act(it, what, **asked)
     it.plan(*THIRD)
     with refused(it, "epoch 4 .* is PLANNED"):
         act(it, "restore", name="before")
@@ -232,8 +233,8 @@ def test_a_savepoint_of_an_epoch_that_was_undone_brings_nothing_back(bench: NewB
 @pytest.mark.parametrize(
     ("sink", "columns", "whole"),
     [
-        ({"mode": "upsert", "key": "k"}, "k, v, _epoch", [("a", 3), ("b", 1), ("c", 2), ("d", 1), ("e", 3)]),
-        ({"mode": "add", "key": "k", "measures": "v"}, "k, v", [("a", 6), ("b", 1), ("c", 2), ("d", 1), ("e", 3)]),
+        (UPSERT, "k, v, _epoch", [("a", 3), ("b", 1), ("c", 2), ("d", 1), ("e", 3)]),
+        (ADD, "k, v", [("a", 6), ("b", 1), ("c", 2), ("d", 1), ("e", 3)]),
     ],
     ids=["upsert", "sums"],
 )
@@ -258,11 +259,10 @@ def test_one_goes_back_to_the_same_savepoint_as_often_as_needed(
 
 def test_a_partition_that_is_younger_than_the_savepoint_begins_where_it_began(bench: NewBench) -> None:
     """S9: where a partition begins is decided once; a restore does not change it."""
-    it = bench()
-    it.epoch({"k": "a", "v": 1})
+    it = bench().after([kv("a", 1)])
     act(it, "savepoint", name="before")
     it.kafka.produce("orders", 2, 3)
-    again(it, *({"k": k, "v": 1, "_partition": 2} for k in "bcd"))
+    again(it, *(kv(k, 1, _partition=2) for k in "bcd"))
     assert heads(it) == {0: 1, 1: 0, 2: 3}
 
     act(it, "restore", name="before")
@@ -272,8 +272,7 @@ def test_a_partition_that_is_younger_than_the_savepoint_begins_where_it_began(be
 
 def into_another_table(it: Bench, **changes: str) -> Pipeline:
     """The pipeline as it would be with the table `u`, which is made, in the place of `t`."""
-    sink = it.sink.model_copy(update={"table": "u"})
-    other = it.pipeline.model_copy(update={"sinks": (sink,), **changes})
+    other = it.pipeline.model_copy(update={"sinks": (it.sink.model_copy(update={"table": "u"}),), **changes})
     with it.ledger.transaction() as tx:
         tx.targets.create(other)
     return other
@@ -313,10 +312,7 @@ def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: NewB
     """INV-9: each record once, in the target or in the quarantine, before and after."""
     it = with_savepoint(bench)
     it.epoch(*SECOND)
-    it.sql(
-        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-        " \"offset\", value, reason) VALUES ('orders', 1, 2, 'orders', 'id-of-orders', 1, 1, 'x', 'no JSON')"
-    )
+    set_aside(it.dsn, 1, 1, epoch_id=2)
 
     act(it, "restore", name="before")
 
@@ -377,13 +373,10 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
 @pytest.fixture
 def late(bench: NewBench) -> Bench:
     """A pipeline that began at offset 4, with a savepoint after one epoch and one epoch more."""
-    it = bench()
-    it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})
-    it.kafka.produce("orders", 0, 4)
-    it.plan()
-    it.epoch({"k": "first", "v": 1})
+    it = begun_at_the_end(bench, 4)
+    it.epoch(kv("first", 1))
     act(it, "savepoint", name="before")
-    it.epoch({"k": "second", "v": 2})
+    it.epoch(kv("second", 2))
     return it
 
 
@@ -391,14 +384,14 @@ def test_what_was_extended_back_since_a_savepoint_is_not_undone(late: Bench) -> 
     """INV-1, I1: it lies before every head, and no run would read it again; a later savepoint keeps it."""
     extend_back(late, "old 0", "old 1", "old 2", "old 3")
     act(late, "savepoint", name="after")
-    late.epoch({"k": "last", "v": 2})
+    late.epoch(kv("last", 2))
     rows = late.rows()
 
     with refused(late, "epoch 3 .* extended orders back after savepoint before"):
         act(late, "restore", name="before")
 
     act(late, "restore", name="after")
-    again(late, {"k": "last", "v": 2})
+    again(late, kv("last", 2))
     assert late.rows() == rows
 
 
@@ -409,11 +402,11 @@ def test_after_a_restore_a_pipeline_is_extended_back_as_before_it(late: Bench) -
     assert late.sql(CHAIN)[-3:] == [
         (2, 0, None, 4, "savepoint before"), (2, 0, 4, 5, "carried over"), (2, 1, None, 0, "savepoint before"),
     ]  # fmt: skip
-    again(late, {"k": "second", "v": 2})
+    again(late, kv("second", 2))
     assert extend_back(late, "old 0", "old 1", "old 2", "old 3") == ["orders-0[0, 4)"]
     assert late.rows() == [("first", 1), *((f"old {n}", n) for n in range(4)), ("second", 2)]
     act(late, "savepoint", name="whole")
-    late.epoch({"k": "third", "v": 3})
+    late.epoch(kv("third", 3))
     act(late, "restore", name="whole")
     assert late.sql(CHAIN)[-3:-1] == [(3, 0, None, 0, "savepoint whole"), (3, 0, 0, 6, "carried over")]
     assert len(late.rows()) == 6
@@ -426,7 +419,7 @@ def test_a_savepoint_from_after_an_adoption_knows_where_the_new_log_began(late: 
     late.kafka.produce("orders", 0, 3)
     act(late, "adopt-topic", topic="orders", at="latest")
     act(late, "savepoint", name="adopted")
-    late.epoch({"k": "third", "v": 3})
+    late.epoch(kv("third", 3))
 
     act(late, "restore", name="adopted")
 
@@ -442,13 +435,13 @@ CREATE TRIGGER slow AFTER INSERT OR DELETE ON t FOR EACH STATEMENT EXECUTE FUNCT
 def test_a_trial_and_a_restore_may_take_as_long_as_a_commit(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """S14: else the epoch could never be sealed, and the restore never be done."""
     monkeypatch.setattr("epochline.postgres.ledger.transactions.STATEMENT_TIMEOUT_SECONDS", 1)
-    line = bench()
-    line.pipeline = line.pipeline.model_copy(update={"commit_statement_timeout": timedelta(minutes=1)})
-    line.sql(SLOW)
-    line.epoch({"k": "a", "v": 1})
-    act(line, "savepoint", name="one")
-    line.epoch({"k": "b", "v": 2})
+    it = bench()
+    it.pipeline = it.pipeline.model_copy(update={"commit_statement_timeout": timedelta(minutes=1)})
+    it.sql(SLOW)
+    it.epoch(kv("a", 1))
+    act(it, "savepoint", name="one")
+    it.epoch(kv("b", 2))
 
-    act(line, "restore", name="one")
+    act(it, "restore", name="one")
 
-    assert line.rows() == [("a", 1)]
+    assert it.rows() == [("a", 1)]

@@ -8,7 +8,7 @@ from psycopg2 import sql
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import DeclarationError
 from epochline.protocol.epoch import Run
-from tests.contract.worlds import World
+from tests.contract.worlds import World, orders
 from tests.databases import query
 from tests.integration.bench import Bench
 from tests.integration.in_process import over_records
@@ -46,8 +46,7 @@ def test_the_table_that_is_made_has_exactly_the_declared_name(postgres_dsn: str,
 
     keyed = {"upsert": {"key": name, "order_by": other}, "add": {"key": name, "measures": other}}.get(mode, {})
     sink: dict[str, Any] = {"table": f"{schema}.{name}", "mode": mode, "columns": columns, **keyed}
-    hostile = Bench(postgres_dsn, PostgresTable(**sink), columns)
-    hostile.epoch({name: TEXT, other: 1})
+    hostile = Bench(postgres_dsn, PostgresTable(**sink), columns).after([{name: TEXT, other: 1}])
     hostile.epoch({name: TEXT, other: 2})
 
     made = set(query(postgres_dsn, RELATIONS)) - set(before)
@@ -97,18 +96,13 @@ def test_a_topic_of_dots_and_249_characters_is_planned_and_staged_by_its_own_nam
     """SEC-1, on a real broker: the longest name that there is, and the ledger spells it out."""
     topic = ("Hostile.topic-_" * 17)[:249]
     Topic(kafka_bootstrap, topic).make().produce(0, 1)
-    pipeline = Pipeline(
-        name="long.name-of_100" + "x" * 84, source=KafkaSource(topics=topic), parse=Json(columns={"v": "text"}),
-        sinks=[PostgresTable(table="long_topic", columns={"v": "text"})],
-    )  # fmt: skip
-    it = in_process(postgres_dsn, kafka_bootstrap, pipeline)
-    it.create()
+    pipeline = orders(name="long.name-of_100" + "x" * 84, source=KafkaSource(topics=topic))
+    it = in_process(postgres_dsn, kafka_bootstrap, pipeline).create()
 
     planned, who = it.planned()
 
     assert [(one.tp.topic, one.range.until) for one in planned.ranges] == [(topic, 1)]
-    ticket = it.attempt(planned, who)
-    assert all(len(staged.table) <= 63 for staged in ticket.tables)
+    assert all(len(staged.table) <= 63 for staged in it.attempt(planned, who).tables)
 
 
 def test_what_a_trigger_says_is_kept_as_it_was_said(world: World, postgres_dsn: str) -> None:

@@ -5,10 +5,11 @@ from contextlib import closing
 import psycopg2
 from psycopg2 import sql
 
-from epochline import Bytes, KafkaSource, KafkaTopic, Pipeline, Text
+from epochline import Bytes, KafkaTopic, Text
 from epochline.declare.names import split_table
 from epochline.postgres.ledger.receipts import rows_of
 from epochline.postgres.ledger.transactions import PostgresLedger
+from tests.contract.worlds import orders
 from tests.integration.sinks_world import new_world
 
 NUMBERS = range(1, 2001)
@@ -22,12 +23,9 @@ def value(number: int) -> bytes:
 def test_rows_without_a_record_are_sent_in_the_order_in_which_they_were_staged(postgres_dsn: str) -> None:
     """K19: rows of a transform, of two parts, in an outbox whose free space is used again."""
     topic = KafkaTopic(topic="out", value=Bytes(column="value"), aggregated=True)
-    pipeline = Pipeline(
-        name="orders", source=KafkaSource(topics="orders"), parse=Text(), sinks=[topic], transform="timed:parse",
-    )  # fmt: skip
     ledger, outbox = PostgresLedger(postgres_dsn), topic.outbox("orders")
     with ledger.transaction() as tx:
-        tx.targets.create(pipeline)
+        tx.targets.create(orders(sinks=[topic], transform="timed:parse"))
     table = sql.Identifier(*split_table(outbox.table))
     insert = sql.SQL("INSERT INTO {} (value, _part, _seq, _epoch) VALUES (%s, %s, %s, %s)").format(table)
     with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:

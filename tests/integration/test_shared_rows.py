@@ -6,17 +6,14 @@ from typing import Any
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import preview, seal
 from epochline.errors import EpochlineError, TargetError
 from epochline.postgres.targets import tables, together
 from tests.databases import query
 from tests.driver import epoch_of
-from tests.in_memory.kafka import FakeKafka
-from tests.integration.bench import IN_PUBLIC, KV, LINEAGE, NewBench
-from tests.integration.in_process import InProcess
+from tests.integration.bench import ADD, IN_PUBLIC, KV, LINEAGE, UPSERT, NewBench, kv
+from tests.integration.in_process import InProcess, over_records
 from tests.integration.logins import AsSuperuser
 from tests.integration.operating import act
-from tests.reading import range_batch
 
 COLUMNS = f"k text NOT NULL, v integer{LINEAGE}"
 PARTITIONED = f"""
@@ -36,11 +33,10 @@ def dsn(postgres_dsn: str) -> str:
 
 def writing(dsn: str, name: str, *tables: str) -> InProcess:
     """A pipeline with one record for each of these tables, in mode replace, which deletes every row."""
-    kafka, rows = FakeKafka(), [{"k": "b" if any("rest" in table for table in tables) else "a", "v": 1}]
-    kafka.produce(name, 0, 1)
     sinks = [PostgresTable(table=table, mode="replace") for table in tables]
     declared = Pipeline(name=name, source=KafkaSource(topics=name), parse=Json(columns=KV), sinks=sinks)
-    return InProcess(dsn, declared, kafka, lambda one: [range_batch(one, rows * one.range.until)])
+    row = kv("b" if any("rest" in table for table in tables) else "a", 1)
+    return over_records(dsn, declared, [row], create=False)
 
 
 OVERLAPS = [
@@ -55,15 +51,14 @@ def test_rows_of_another_pipelines_target_are_not_claimed(dsn: str, first: str, 
     writing(dsn, "first", first).epoch()
     other = writing(dsn, "second", second)
 
-    for attempt in (other.epoch, lambda: preview(other.ledger, other.source, other.pipeline)):
+    for attempt in (other.epoch, other.preview):
         with pytest.raises(TargetError, match=f"{second} shares rows with public.{first}, which belongs to pipeline f"):
             attempt()
     both = writing(dsn, "both", first, second)
     query(dsn, "DELETE FROM epochline.target")
-    with pytest.raises(TargetError, match="which this pipeline writes as well"):
-        both.epoch()
-    with pytest.raises(TargetError, match="which this pipeline writes as well"):
-        preview(both.ledger, both.source, both.pipeline)
+    for attempt in (both.epoch, both.preview):
+        with pytest.raises(TargetError, match="which this pipeline writes as well"):
+            attempt()
 
     assert query(dsn, f"SELECT v FROM public.{first}") == [(1,)]
 
@@ -108,8 +103,8 @@ def test_a_target_under_a_new_name_is_not_claimed(dsn: str) -> None:
 
 KEYED = f"k text PRIMARY KEY, v integer{LINEAGE}"
 MODES: dict[str, dict[str, Any]] = {
-    "append": {}, "upsert": {"mode": "upsert", "key": "k", "before_images": 3},
-    "add": {"mode": "add", "key": "k", "measures": "v", "before_images": 3}, "replace": {"mode": "replace"},
+    "append": {}, "upsert": {**UPSERT, "before_images": 3}, "add": {**ADD, "before_images": 3},
+    "replace": {"mode": "replace"},
 }  # fmt: skip
 FOREIGN = "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w; SET search_path TO public;"
 UNFIT = {
@@ -143,8 +138,7 @@ def test_rows_that_do_not_commit_with_the_ledger_or_survive_a_crash_are_refused_
 ) -> None:
     """INV-2: at the plan, the seal, the commit and a restore; without them, the epoch goes on."""
     table, part, attach, detach = UNFIT[unfit]
-    it = bench(existing=table, **MODES[mode])
-    it.epoch({"k": "a", "v": 1})
+    it = bench(existing=table, **MODES[mode]).after([kv("a", 1)])
     act(it, "savepoint", name="first")
     as_superuser(part)
 
@@ -154,12 +148,11 @@ def test_rows_that_do_not_commit_with_the_ledger_or_survive_a_crash_are_refused_
             step()
         as_superuser(f"SET search_path TO public; {detach}")
 
-    refused(lambda: it.plan({"k": "b", "v": 2}))
+    refused(lambda: it.plan(kv("b", 2)))
     planned = it.plan()
-    ticket = it.stage(planned, {"k": "b", "v": 2})
-    run_of = epoch_of(planned).run
-    refused(lambda: seal(it.ledger, it.kafka, ticket, run_of))
-    seal(it.ledger, it.kafka, ticket, run_of)
+    ticket, run_of = it.stage(planned, kv("b", 2)), epoch_of(planned).run
+    refused(lambda: it.seal(ticket, run_of))
+    it.seal(ticket, run_of)
     refused(lambda: it.commit(planned))
     it.commit(planned)
     assert ("b", 2) in it.rows()
@@ -175,7 +168,7 @@ def test_a_foreign_partition_that_is_attached_within_the_commit_is_refused(
     """INV-2: ATTACH waits for no writer."""
     table, part, attach, detach = UNFIT["foreign partition"]
     it = bench(existing=table)
-    planned = it.sealed({"k": "a", "v": 1})
+    planned = it.sealed(kv("a", 1))
     as_superuser(part)
     apply = together.apply_together
 

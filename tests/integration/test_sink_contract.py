@@ -17,18 +17,10 @@ from epochline.errors import SealRefusedError, SinkError
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, Run
 from epochline.protocol.sink import Sink
 from tests.driver import epoch_of
+from tests.integration import sink_kinds as kinds
 from tests.integration.in_process import InProcess
-from tests.integration.sink_kinds import (
-    ALL,
-    BRIEF,
-    FOLLOWING,
-    IN_PROCESSES,
-    RUN,
-    Folder,
-    Kind,
-    kind_of,
-    write_sink_of_the_page,
-)
+from tests.integration.people import Patch
+from tests.integration.sink_kinds import ALL, BRIEF, FOLLOWING, IN_PROCESSES, Folder, Kind
 from tests.integration.sinks_world import SinksPipeline, new_world
 from tests.processes.client import Forked
 
@@ -80,8 +72,7 @@ class OneSink:
         """Whatever the ones before left: recover, read what there is, publish."""
         planned, run = self.it.asked_to_plan(lease=BRIEF)
         if planned.outcome is PlanOutcome.PLANNED:
-            self.it.staged_and_sealed(planned, run)
-            self.it.commit(planned)
+            self.it.finish(planned, run)
         self.it.publish()
 
     def assert_nothing_new(self, before: list[str], step: str = "") -> None:
@@ -99,19 +90,17 @@ class OneSink:
 
 @pytest.fixture
 def line(
-    request: pytest.FixtureRequest,
-    postgres_dsn: str,
-    kafka_bootstrap: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch: Patch
 ) -> OneSink:
-    write_sink_of_the_page(tmp_path)
+    kinds.write_sink_of_the_page(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "sqlite_sink", raising=False)
-    in_a_store = request.param in ("hdfs", "s3")
-    kind = Folder(request.getfixturevalue(request.param).new_url()) if in_a_store else kind_of(request.param, tmp_path)
+    if request.param in ("hdfs", "s3"):
+        kind: Kind = Folder(request.getfixturevalue(request.param).new_url())
+    else:
+        kind = kinds.kind_of(request.param, tmp_path)
     world = new_world(postgres_dsn, kafka_bootstrap, kind.declare(), table=False)
-    world.task, world.path = RUN, (tmp_path,)
+    world.task, world.path = kinds.RUN, (tmp_path,)
     return OneSink(world, kind)
 
 
@@ -209,8 +198,7 @@ def test_shown_twice_is_shown_once(line: OneSink) -> None:
     it.publish()
 
     for _ in range(2):
-        again = commit(it.ledger, it.source, name, epoch_id)
-        assert again.outcome is CommitOutcome.ALREADY_COMMITTED
+        assert commit(it.ledger, it.source, name, epoch_id).outcome is CommitOutcome.ALREADY_COMMITTED
         for receipt in due:
             sink = it.ledger.sink(it.pipeline, receipt.sink)
             sink.commit(receipt.committable)
@@ -323,8 +311,7 @@ def test_an_abort_killed_at_any_step_leaves_nothing_once_the_next_run_is_through
 def test_a_zombie_woken_before_its_commit_changes_nothing(line: OneSink) -> None:
     """P13, F22: others have shown its epoch and a later one."""
     line.produce()
-    place = "publish.sink.commit" if line.kind.follows else "commit.transaction"
-    zombie = _stopped_at(line, place)
+    zombie = _stopped_at(line, "publish.sink.commit" if line.kind.follows else "commit.transaction")
     line.next_run()
     line.produce()
     line.next_run()

@@ -23,6 +23,8 @@ from tests.waiting import wait_until
 
 RECORDING = "own:recording"
 TABLE = Table("append")
+SEALED = ["begin 1 1", "write 1 1", "seal 1 1"]
+"""The calls up to the seal of the first epoch."""
 
 
 @dataclass
@@ -46,18 +48,14 @@ class Four:
             (self.recording / name).touch() if on else (self.recording / name).unlink()
 
     def seen(self) -> dict[str, list[str | None]]:
+        recorded = [value for one in (self.recording / "shown").glob("*") for value in json.loads(one.read_text())]
         return {
-            "table": TABLE.read(self.world),
-            "topic": values(self.world.seen()),
-            "files": Folder(str(self.folder / "files")).read(self.world),
-            "recording": sorted(
-                v for epoch in (self.recording / "shown").glob("*") for v in json.loads(epoch.read_text())
-            ),
-        }
+            "table": TABLE.read(self.world), "topic": values(self.world.seen()),
+            "files": Folder(str(self.folder / "files")).read(self.world), "recording": sorted(recorded),
+        }  # fmt: skip
 
     def epoch(self, *lines: str) -> None:
-        self.world.produce(*lines)
-        self.world.it.epoch()
+        self.world.epoch(*lines)
 
     def recover(self) -> None:
         """What the next run does first, where there is nothing new to read."""
@@ -66,8 +64,7 @@ class Four:
 
 @pytest.fixture
 def four(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Four:
-    files = Files(path=str(tmp_path / "files"), columns=COLUMNS)
-    topic = KafkaTopic(topic="out", value=Text())
+    files, topic = Files(path=str(tmp_path / "files"), columns=COLUMNS), KafkaTopic(topic="out", value=Text())
     world = new_world(postgres_dsn, kafka_bootstrap, topic, files, _recording(tmp_path / "recording"))
     world.task = RUN
     return Four(world=world, folder=tmp_path)
@@ -76,10 +73,8 @@ def four(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Four:
 @pytest.fixture
 def two(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> SinksPipeline:
     """A pipeline with two sinks of the recording kind, and a committed epoch that is to be shown."""
-    sinks = (_recording(tmp_path / name) for name in ("first", "second"))
-    world = new_world(postgres_dsn, kafka_bootstrap, *sinks)
-    world.produce("a")
-    world.it.epoch()
+    world = new_world(postgres_dsn, kafka_bootstrap, *(_recording(tmp_path / name) for name in ("first", "second")))
+    world.epoch("a")
     return world
 
 
@@ -95,31 +90,30 @@ def everywhere(*lines: str) -> dict[str, list[str]]:
 
 def test_a_sink_that_would_refuse_is_asked_before_anything_is_planned(four: Four) -> None:
     """P4, Q5: its `SinkError` stops the plan; if it is down, the plan says so and goes on."""
+    it = four.world.it
     four.world.produce("a")
     four.switch("broken.preflight")
-    with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
-        four.world.it.planned()
-    with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
-        four.world.it.preview()
-    assert four.world.it.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
+    for asked in (it.planned, it.preview):
+        with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
+            asked()
+    assert it.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
 
     four.switch("broken.preflight", on=False)
-    assert four.world.it.preview().ranges
+    assert it.preview().ranges
     assert not (four.recording / "prepared").exists(), "a preview wrote something"
     four.switch("down.preflight")
-    assert [note for note in four.world.it.preview().notes if note.startswith(f"{RECORDING} is down")]
-    planned, _ = four.world.it.planned()
+    assert [note for note in it.preview().notes if note.startswith(f"{RECORDING} is down")]
+    planned, _ = it.planned()
 
-    assert [
-        note for note in planned.notes if note.startswith(f"{RECORDING} is down, and shows this epoch when it is back")
-    ]
+    away = f"{RECORDING} is down, and shows this epoch when it is back"
+    assert [note for note in planned.notes if note.startswith(away)]
     assert four.calls() == []
 
 
 def test_the_steps_of_an_epoch_come_in_their_order(four: Four) -> None:
     """C6, P4: begin, write, seal, commit; complete once every sink shows it."""
     four.epoch("a", "b")
-    assert four.calls() == ["begin 1 1", "write 1 1", "seal 1 1"]
+    assert four.calls() == SEALED
     assert (four.recording / "prepared").exists()
 
     four.world.it.publish()
@@ -145,7 +139,7 @@ def test_nothing_is_complete_when_a_seal_fails(four: Four) -> None:
 
     assert four.seen() == everywhere()
     assert it.sql("SELECT DISTINCT next_offset FROM epochline.heads") == [(0,)]
-    assert four.calls() == ["begin 1 1", "write 1 1", "seal 1 1", "recover_and_abort 1 1"]
+    assert four.calls() == [*SEALED, "recover_and_abort 1 1"]
     four.switch("broken.seal", on=False)
     it.epoch()
     it.publish()
@@ -154,10 +148,10 @@ def test_nothing_is_complete_when_a_seal_fails(four: Four) -> None:
 
 CRASHES = {
     "write.part": ["begin 1 1", "write 1 1", "recover_and_abort 1 1"],
-    "seal.committed": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "notify_complete 1 1"],
-    "publish.receipts.shown@3": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "recover_and_commit 1 1", "notify_complete 1 1"],
-    "publish.sink.notify_complete": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1"],
-}  # fmt: skip
+    "seal.committed": [*SEALED, "commit 1 1", "notify_complete 1 1"],
+    "publish.receipts.shown@3": [*SEALED, "commit 1 1", "recover_and_commit 1 1", "notify_complete 1 1"],
+    "publish.sink.notify_complete": [*SEALED, "commit 1 1"],
+}
 
 
 @pytest.mark.parametrize("failpoint", CRASHES)
@@ -259,8 +253,7 @@ def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing
         with pytest.raises(SinkUnavailableError, match="is down for"):
             four.world.it.publish()
         assert four.seen() == everywhere(*produced) | {"recording": []}
-    waiting = [epoch for epoch, sink, state in four.world.receipts() if state != "SHOWN"]
-    assert waiting == [1, 2, 3, 4]
+    assert [epoch for epoch, sink, state in four.world.receipts() if state != "SHOWN"] == [1, 2, 3, 4]
     before = len(four.calls())
 
     four.switch("down.commit", "down.recover_and_commit", on=False)

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import PlanOutcome, plan, seal
+from epochline.coordinator import PlanOutcome, plan
 from epochline.errors import SealRefusedError, StagingLostError, TargetError
 from epochline.protocol.epoch import EpochState
 from tests.contract.worlds import run
 from tests.databases import holding
-from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, kv
+from tests.driver import epoch_of
+from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, NewBench, Row, kv
 from tests.integration.logins import AsSuperuser, Login, user
 
 VERSIONED = {"k": "text", "version": "integer", "v": "integer"}
@@ -25,9 +26,8 @@ def test_append_keeps_every_row_with_its_record_and_epoch(bench: NewBench) -> No
     one.epoch(kv("a", 1), kv("a", 1), kv(None, 2, _partition=1))
     one.epoch(kv("a", 1))
 
-    assert one.sql(
-        "SELECT k, v, _topic, _partition, _offset, _row, _epoch FROM t ORDER BY _epoch, _partition, _offset"
-    ) == [
+    lineage = "_topic, _partition, _offset, _row, _epoch"
+    assert one.sql(f"SELECT k, v, {lineage} FROM t ORDER BY _epoch, _partition, _offset") == [
         ("a", 1, "orders", 0, 0, 0, 1), ("a", 1, "orders", 0, 1, 0, 1), (None, 2, "orders", 1, 0, 0, 1),
         ("a", 1, "orders", 0, 2, 0, 2),
     ]  # fmt: skip
@@ -35,12 +35,11 @@ def test_append_keeps_every_row_with_its_record_and_epoch(bench: NewBench) -> No
 
 def test_a_table_that_exists_is_filled_by_name_and_its_serial_and_default_fill_themselves(bench: NewBench) -> None:
     """E2: ``t_test(id bigserial, value, insert_time)``; ids may have gaps, the seal tries the rows."""
-    one = bench(
-        {"v": "integer", "unknown_to_the_table": "text"},
-        existing="CREATE TABLE t (id bigserial PRIMARY KEY, v int, at timestamptz NOT NULL DEFAULT now(),"
-        " twice int GENERATED ALWAYS AS (v * 2) STORED)",
-        lineage=False,
+    existing = (
+        "CREATE TABLE t (id bigserial PRIMARY KEY, v int, at timestamptz NOT NULL DEFAULT now(),"
+        " twice int GENERATED ALWAYS AS (v * 2) STORED)"
     )
+    one = bench({"v": "integer", "unknown_to_the_table": "text"}, existing=existing, lineage=False)
 
     one.epoch({"v": 5}, {"v": 7})
 
@@ -135,22 +134,17 @@ def test_sums_are_added_per_key_and_a_missing_value_counts_as_nothing(bench: New
 
 
 LIMITS = {
-    "smallint": ("smallint", 32766, 1),
-    "integer": ("integer", 2**31 - 2, 1),
-    "bigint": ("bigint", 2**63 - 2, 1),
-    "bigint below": ("bigint", -(2**63) + 1, -1),
-    "numeric": ("numeric(3,0)", 998, 1),
+    "smallint": ("smallint", 32766, 1), "integer": ("integer", 2**31 - 2, 1), "bigint": ("bigint", 2**63 - 2, 1),
+    "bigint below": ("bigint", -(2**63) + 1, -1), "numeric": ("numeric(3,0)", 998, 1),
     "numeric with scale": ("numeric(4,2)", Decimal("99.98"), Decimal("0.01")),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "there", "most"), LIMITS.values(), ids=LIMITS)
 def test_a_sum_that_just_fits_is_committed_and_one_more_is_refused_at_the_seal(
     bench: NewBench, kind: str, there: Any, most: Any
 ) -> None:
-    one = bench({"k": "text", "v": kind}, **ADD)
-    one.epoch(kv("a", there))
-    one.epoch(kv("a", most))
+    one = bench({"k": "text", "v": kind}, **ADD).after([kv("a", there)], [kv("a", most)])
     assert one.rows() == [("a", there + most)]
 
     with pytest.raises(SealRefusedError, match="a sum of v would not fit .*Use a wider column"):
@@ -168,8 +162,7 @@ def test_add_to_a_table_that_exists_fills_key_and_measures_alone(bench: NewBench
 
 def test_replace_puts_the_epochs_rows_in_place_of_all_and_an_open_snapshot_still_reads_these(bench: NewBench) -> None:
     """INV-2: it is not TRUNCATE; at any isolation level, a reader sees all of an epoch or nothing of it."""
-    one = bench(mode="replace")
-    one.epoch(kv("a", 1), kv("b", 2))
+    one = bench(mode="replace").after([kv("a", 1), kv("b", 2)])
     with holding(one.dsn, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ") as reader:
         reader.execute("SELECT 1 FROM epochline.heads")  # takes the snapshot, and no lock on the target
 
@@ -259,8 +252,7 @@ def test_a_table_of_another_programs_role_is_written_only_if_it_is_declared_with
 ) -> None:
     """Neither migrate nor a plan takes it for a table that Epochline made."""
     shop = user(login())
-    table = f"{PLAIN}{LINEAGE}); INSERT INTO t VALUES ('of the shop', 1)"
-    one = bench(existing=table)
+    one = bench(existing=f"{PLAIN}{LINEAGE}); INSERT INTO t VALUES ('of the shop', 1)")
     as_superuser(f"ALTER TABLE public.t OWNER TO {shop}", f"GRANT ALL ON public.t TO {user(one.dsn)}")
     made = one.pipeline.model_copy(update={"sinks": (PostgresTable(table="t", columns=KV),)})
 
@@ -298,7 +290,6 @@ def test_a_sealed_epoch_whose_staging_is_lost_is_aborted_and_read_again(
     """INV-6."""
     one = bench()
     planned = one.sealed(kv("a", 1))
-    assert planned.epoch is not None
     [(table,)] = one.sql("SELECT table_name FROM epochline.staging WHERE sink = 't' AND dropped_at IS NULL")
     one.sql(f"{damage} epochline_staging.{table}")
 
@@ -307,12 +298,9 @@ def test_a_sealed_epoch_whose_staging_is_lost_is_aborted_and_read_again(
     assert one.state(planned) is EpochState.ABORTED
     assert one.rows() == []
 
-    again = plan(one.ledger, one.kafka, one.pipeline, planned.epoch.run)
-    assert again.outcome is PlanOutcome.REOPENED
-    assert again.ranges == planned.ranges
-    ticket = one.stage(again, kv("a", 1))
-    seal(one.ledger, one.kafka, ticket, planned.epoch.run)
-    one.commit(again)
+    again = plan(one.ledger, one.kafka, one.pipeline, epoch_of(planned).run)
+    assert (again.outcome, again.ranges) == (PlanOutcome.REOPENED, planned.ranges)
+    one.commit_staged(again, kv("a", 1))
     assert one.rows() == [("a", 1)]
 
 
@@ -329,12 +317,10 @@ def test_a_members_underscore_keeps_it_out_of_no_table_that_exists(bench: NewBen
     assert one.rows("_id, __v, _epoch_of_birth::text, noted IS NULL, _offset") == [("a", 1, "1970-01-01", False, 0)]
 
 
-def test_a_long_order_column_still_orders_across_epochs(postgres_dsn: str) -> None:
+def test_a_long_order_column_still_orders_across_epochs(bench: NewBench) -> None:
     """SEC-1: two names that PostgreSQL would cut to the same one stay apart."""
     first, second = "o" * 62 + "1", "o" * 62 + "2"
-    record = {"k": "text", first: "integer", second: "integer"}
-    sink = PostgresTable(table="t", columns=record, mode="upsert", key="k", order_by=(first, second))
-    one = Bench(postgres_dsn, sink, record)
+    one = bench({"k": "text", first: "integer", second: "integer"}, order_by=(first, second), **UPSERT)
 
     one.epoch({"k": "a", first: 5, second: 1})
     one.epoch({"k": "a", first: 4, second: 9})

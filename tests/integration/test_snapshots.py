@@ -47,9 +47,7 @@ def world(postgres_dsn: str) -> TwoTables:
     tables = [PostgresTable(table=name, columns={"value": "text"}) for name in ("orders", "copies")]
     one = TwoTables(**vars(postgres_world(postgres_dsn)), dsn=postgres_dsn)
     one.pipeline = orders(sinks=tables, lock_timeout=timedelta(seconds=1))
-    with one.ledger.transaction() as tx:
-        tx.targets.create(one.pipeline)
-    return one
+    return one.create()
 
 
 def test_a_snapshot_from_before_a_commit_shows_nothing_of_it_and_one_from_after_shows_all(world: TwoTables) -> None:
@@ -68,24 +66,26 @@ def test_a_snapshot_from_before_a_commit_shows_nothing_of_it_and_one_from_after_
 
 def test_a_reader_of_the_target_is_never_kept_waiting_by_staging_or_commit(world: TwoTables) -> None:
     """C7: answered with the old rows at every step, to sessions that wait for no lock at all."""
-    impatient = "-c lock_timeout=1ms -c statement_timeout=5s"
+
+    def shown() -> tuple[Any, ...]:
+        return world.answer("-c lock_timeout=1ms -c statement_timeout=5s")[:2]
+
     world.to_committed("run-1")
     world.kafka.produce("orders", 0, 5)
     planned = world.plan("run-2")
-    steps = [world.answer(impatient)[:2]]
-    ticket = world.begin(2, "run-2")
-    assert ticket is not None
-    steps.append(world.answer(impatient)[:2])
+    steps = [shown()]
+    ticket = world.attempt(planned, "run-2")
+    steps.append(shown())
     world.stage(planned, ticket)
-    steps.append(world.answer(impatient)[:2])
+    steps.append(shown())
     world.seal(ticket, "run-2")
-    steps.append(world.answer(impatient)[:2])
+    steps.append(shown())
     with world.ledger.transaction() as tx:  # held open between applying and COMMIT
         commit_in(tx, tx.epochs.lock("orders", 2), ())
-        steps.append(world.answer(impatient)[:2])
+        steps.append(shown())
 
     assert steps == [(15, 15)] * 5
-    assert world.answer(impatient)[:2] == (20, 20)
+    assert shown() == (20, 20)
 
 
 @pytest.mark.parametrize("round_", range(4), ids=lambda number: f"round {number}")

@@ -16,16 +16,15 @@ from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable, 
 from epochline.cli.connections import in_environment
 from epochline.coordinator import PlanOutcome
 from epochline.errors import DataLossError, SealRefusedError, SourceError, SourceUnavailableError
-from epochline.kafka.source import KafkaOffsets
 from epochline.operations import Request
 from epochline.protocol.epoch import Interval
 from epochline.sources.positions import SourcePositions
 from tests.databases import as_connection, query
 from tests.integration.guarantee import broken
-from tests.integration.in_process import InProcess, Read, from_kafka, from_source
+from tests.integration.in_process import InProcess, counter, from_source, growing, over_source
 from tests.integration.kafka_topics import make_topic, produce
-
-Patch = pytest.MonkeyPatch
+from tests.integration.people import Patch
+from tests.integration.sinks_world import in_process
 
 
 @dataclass
@@ -85,30 +84,10 @@ class Table:
         self.held = numbers
 
 
-def growing_table(dsn: str) -> Numbers:
-    query(dsn, "CREATE TABLE growing (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, value text)")
-    declared = CustomSource(
-        source="epochline.sources.growing_table:GrowingTable", connection="shop", label="numbers",
-        options={"table": "growing", "key": "id", "columns": ["value"]}, positions="sparse",
-    )  # fmt: skip
-    connection = in_environment("shop")
-    source = SourcePositions(declared.spec, connection)
-    return line_of(
-        Table(declared, dsn), dsn, source, from_source(declared, connection), Json(columns={"value": "text"})
-    )
-
-
-def counter(numbers: int) -> CustomSource:
-    options = {"began": "2026-01-01T00:00:00Z", "numbers": numbers}
-    return CustomSource(source="epochline.sources.counter:Counter", options=options, label="numbers")
-
-
 def scripted(folder: Path, step: int = 1) -> Scripted:
-    declared = CustomSource(
-        source="scripted_source:ScriptedSource", options={"folder": str(folder)}, label="numbers",
-        positions="dense" if step == 1 else "sparse",
-    )  # fmt: skip
-    return Scripted(declared, folder, step)
+    name, options = "scripted_source:ScriptedSource", {"folder": str(folder)}
+    positions = "dense" if step == 1 else "sparse"
+    return Scripted(CustomSource(source=name, options=options, label="numbers", positions=positions), folder, step)
 
 
 @dataclass
@@ -131,45 +110,41 @@ class Numbers:
         assert broken(self.world.sql, self.world.pipeline.name, "numbers") == {}
 
 
-def line_of(kind: Any, dsn: str, source: Any, read: Read, parse: Any = Text()) -> Numbers:  # noqa: B008 - it is frozen
-    pipeline = Pipeline(
-        name=f"numbers-{uuid.uuid4().hex[:8]}", source=kind.declared, parse=parse, sinks=[PostgresTable(table="numbers", columns={"value": "text"})],
-        bad_records="quarantine",
-    )  # fmt: skip
-    world = InProcess(dsn, pipeline, source, read)
-    world.create()
-    return Numbers(kind, world)
+def pipeline_of(kind: Any, parse: Any = None) -> Pipeline:
+    sink, name = PostgresTable(table="numbers", columns={"value": "text"}), f"numbers-{uuid.uuid4().hex[:8]}"
+    return Pipeline(name=name, source=kind.declared, parse=parse or Text(), sinks=sink, bad_records="quarantine")
 
 
-def line_of_custom(kind: Any, dsn: str) -> Numbers:
-    return line_of(kind, dsn, SourcePositions(kind.declared.spec), from_source(kind.declared))
+def line_of(kind: Any, dsn: str) -> Numbers:
+    return Numbers(kind, over_source(dsn, pipeline_of(kind)))
 
 
 @pytest.fixture(params=["kafka", "counter", "table", "dense", "sparse"])
 def line(request: pytest.FixtureRequest, postgres_dsn: str, tmp_path: Path, monkeypatch: Patch) -> Numbers:
     if request.param == "table":
         monkeypatch.setenv("AIRFLOW_CONN_SHOP", as_connection(postgres_dsn))
-        return growing_table(postgres_dsn)
+        query(postgres_dsn, "CREATE TABLE growing (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, value text)")
+        table = Table(growing("growing", label="numbers", columns=["value"]), postgres_dsn)
+        declared = pipeline_of(table, Json(columns={"value": "text"}))
+        return Numbers(table, over_source(postgres_dsn, declared, in_environment("shop")))
     if request.param == "kafka":
         bootstrap = request.getfixturevalue("kafka_bootstrap")
-        topic = make_topic(bootstrap, request.getfixturevalue("topic_name"), 1)
-        kind = Kafka(KafkaSource(topics=topic), bootstrap)
-        return line_of(kind, postgres_dsn, KafkaOffsets({"bootstrap.servers": bootstrap}), from_kafka(bootstrap))
+        kind = Kafka(KafkaSource(topics=make_topic(bootstrap, request.getfixturevalue("topic_name"), 1)), bootstrap)
+        return Numbers(kind, in_process(postgres_dsn, bootstrap, pipeline_of(kind)).create())
     if request.param == "counter":
-        counting = Counting(counter(0), lambda: made.world)
-        made = line_of_custom(counting, postgres_dsn)
+        made = line_of(Counting(counter(0), lambda: made.world), postgres_dsn)
         return made
-    return line_of_custom(scripted(tmp_path, 1 if request.param == "dense" else 3), postgres_dsn)
+    return line_of(scripted(tmp_path, 1 if request.param == "dense" else 3), postgres_dsn)
 
 
 @pytest.fixture
 def dense(postgres_dsn: str, tmp_path: Path) -> Numbers:
-    return line_of_custom(scripted(tmp_path), postgres_dsn)
+    return line_of(scripted(tmp_path), postgres_dsn)
 
 
 @pytest.fixture
 def sparse(postgres_dsn: str, tmp_path: Path) -> Numbers:
-    return line_of_custom(scripted(tmp_path, 3), postgres_dsn)
+    return line_of(scripted(tmp_path, 3), postgres_dsn)
 
 
 def test_three_epochs_one_of_them_read_twice_give_every_number_once(line: Numbers) -> None:
@@ -180,10 +155,7 @@ def test_three_epochs_one_of_them_read_twice_give_every_number_once(line: Number
     planned, run, _ = line.world.staged()
     line.kind.grow(20)
 
-    again = line.world.attempt(planned, run)  # the second attempt, after the first was read and not sealed
-    line.world.stage(planned, again)
-    line.world.seal(again, run)
-    line.world.commit(planned)
+    line.world.finish(planned, run)  # the second attempt, after the first was read and not sealed
     line.world.epoch()
 
     line.assert_whole(20)
@@ -194,8 +166,7 @@ def test_an_epoch_takes_what_was_planned_and_not_what_came_since(line: Numbers) 
     line.kind.grow(6)
     planned, run = line.world.planned()
     line.kind.grow(9)
-    line.world.staged_and_sealed(planned, run)
-    line.world.commit(planned)
+    line.world.finish(planned, run)
 
     line.assert_whole(6)
 
@@ -207,8 +178,7 @@ def test_a_record_limit_cuts_epochs_and_loses_nothing(line: Numbers) -> None:
         planned, run = line.world.asked_to_plan(record_limit=4)
         if planned.outcome is PlanOutcome.NOTHING_TO_READ:
             break
-        line.world.staged_and_sealed(planned, run)
-        line.world.commit(planned)
+        line.world.finish(planned, run)
         epochs += 1
 
     assert 1 < epochs < 10
@@ -294,7 +264,7 @@ def test_the_class_that_the_page_shows_reads_the_lines_of_files(
     for name in ("a", "b"):
         (tmp_path / f"{name}.log").write_text("1\n2\n3\n")
     declared = CustomSource(source="lines_of_the_page:Lines", options={"folder": str(tmp_path)})
-    line = line_of(Scripted(declared, tmp_path, 1), postgres_dsn, SourcePositions(declared.spec), from_source(declared))
+    line = line_of(Scripted(declared, tmp_path, 1), postgres_dsn)
 
     line.world.epoch()
 

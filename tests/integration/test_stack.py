@@ -77,8 +77,7 @@ def _listening(processes: list[psutil.Process]) -> set[str]:
     found = set()
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            connections = process.net_connections(kind="inet")
-            found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+            found |= {c.laddr.ip for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
     return found
 
 
@@ -131,11 +130,8 @@ def test_psql_logs_in_by_service_name(stack: Stack) -> None:
 
 def test_files_with_passwords_are_readable_by_their_owner_only(stack: Stack) -> None:
     password = json.loads(stack.home.secrets.read_text())["epochline"].encode()
-    holding = [
-        path
-        for path in stack.home.root.rglob("*")
-        if path.is_file() and "data" not in path.parts and password in path.read_bytes()
-    ]
+    files = [path for path in stack.home.root.rglob("*") if path.is_file() and "data" not in path.parts]
+    holding = [path for path in files if password in path.read_bytes()]
 
     assert {path.name for path in holding} == {"secrets.json", "pgpass"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
@@ -298,10 +294,8 @@ def test_the_stack_works_for_an_ordinary_user(folder: Path) -> None:
     stack = Stack(home / "stack")
     try:
         assert (done.returncode, done.stderr) == (0, "")
-        owners = {psutil.Process(pid).username() for pid in (stack.postgres.pid, stack.kafka.pid) if pid}
-        assert owners == {"nobody"}
-        assert stack.postgres.health() is None
-        assert stack.kafka.health() is None
+        assert {psutil.Process(pid).username() for pid in (stack.postgres.pid, stack.kafka.pid) if pid} == {"nobody"}
+        assert (stack.postgres.health(), stack.kafka.health()) == (None, None)
     finally:
         stack.down(wipe=True)
 

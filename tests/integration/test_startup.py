@@ -9,10 +9,11 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
 
-from epochline import FromGroup, FromOffsets, FromTimestamp, KafkaSource, Pipeline, PostgresTable, Text
+from epochline import FromGroup, FromOffsets, FromTimestamp, KafkaSource
 from epochline.coordinator import Plan
 from epochline.declare.source import Startup
 from epochline.errors import SourceError
+from tests.contract.worlds import orders
 from tests.databases import query
 from tests.integration.kafka_topics import Topic, delete_records
 from tests.integration.sinks_world import in_process
@@ -45,13 +46,10 @@ def group(kafka_bootstrap: str, topic: str) -> str:
 @pytest.fixture
 def planned(kafka_bootstrap: str, postgres_dsn: str, topic: str) -> Planning:
     """Plans an epoch of the one pipeline under a startup mode."""
-    sinks = [PostgresTable(table="started", columns={"value": "text"})]
 
     def run_plan(startup: Startup) -> Plan:
-        read = KafkaSource(topics=topic, startup=startup)
-        it = in_process(postgres_dsn, kafka_bootstrap, Pipeline(name="started", source=read, parse=Text(), sinks=sinks))
-        it.create()
-        return it.asked_to_plan()[0]
+        pipeline = orders(name="started", source=KafkaSource(topics=topic, startup=startup))
+        return in_process(postgres_dsn, kafka_bootstrap, pipeline).create().asked_to_plan()[0]
 
     return run_plan
 

@@ -114,7 +114,11 @@ REPLICA = "ALTER TABLE words ENABLE REPLICA TRIGGER epochline_follow_state_repli
 REPLICATE, ORIGIN = "SET session_replication_role = replica", "SET session_replication_role = origin"
 DUMP = ["CREATE TABLE dump AS TABLE words", "UPDATE dump SET count = 98 WHERE word = 'a'"]
 AS_IT_WAS = "epochline_follow_state_update AFTER UPDATE ON words REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION epochline.follow_state()"
-
+MADE_AGAIN = ["DROP TRIGGER epochline_follow_state_update ON words", EDIT, f"CREATE TRIGGER {AS_IT_WAS}"]
+INHERITED = [
+    "CREATE TABLE above (word text, count bigint)", "ALTER TABLE words INHERIT above",
+    "UPDATE above SET count = 98 WHERE word = 'a'",
+]  # fmt: skip
 THROUGH = "CREATE TABLE above ()", "ALTER TABLE words INHERIT above", "DELETE FROM above"
 PAST = {
     # As a subscription: triggers of rows fire, and no trigger of a statement. Such a parent leaves nothing in the catalog.
@@ -125,25 +129,18 @@ PAST = {
     "pg_restore --disable-triggers": [*DUMP, OFF, "DELETE FROM words", "INSERT INTO words TABLE dump", ON],
     "replica": [REPLICATE, EDIT, ORIGIN],
     "replica, a copy": [*DUMP, REPLICATE, "TRUNCATE words", "INSERT INTO words TABLE dump", ORIGIN],
-    "dropped and made again": ["DROP TRIGGER epochline_follow_state_update ON words", EDIT, f"CREATE TRIGGER {AS_IT_WAS}"],
-    "dropped and made as before": [
-        "DROP TRIGGER epochline_follow_state_update ON words", EDIT, f"CREATE TRIGGER {AS_IT_WAS}", ALWAYS[1],
-    ],
+    "dropped and made again": MADE_AGAIN,
+    "dropped and made as before": [*MADE_AGAIN, ALWAYS[1]],
     "a type changed": ["ALTER TABLE words ALTER count TYPE bigint USING count + 97"],
     "a column made again": ["ALTER TABLE words DROP count, ADD count bigint DEFAULT 7"],
     "a column made again, after _epoch": [
         "ALTER TABLE words DROP count", "ALTER TABLE words ADD count bigint", USER_OFF, "UPDATE words SET count = 9", USER_ON,
     ],
-    "through a parent": [
-        "CREATE TABLE above (word text, count bigint)", "ALTER TABLE words INHERIT above", "UPDATE above SET count = 98 WHERE word = 'a'",
-    ],
-    "through a parent that is gone": [
-        "CREATE TABLE above (word text, count bigint)", "ALTER TABLE words INHERIT above", "UPDATE above SET count = 98 WHERE word = 'a'",
-        "ALTER TABLE words NO INHERIT above",
-    ],
+    "through a parent": INHERITED,
+    "through a parent that is gone": [*INHERITED, "ALTER TABLE words NO INHERIT above"],
     "attached, written through the parent, detached": [
         "CREATE TABLE above (LIKE words) PARTITION BY LIST (word)", "ALTER TABLE above ATTACH PARTITION words DEFAULT",
-        "UPDATE above SET count = 98 WHERE word = 'a'", "ALTER TABLE above DETACH PARTITION words",
+        INHERITED[-1], "ALTER TABLE above DETACH PARTITION words",
     ],
     "a child with rows": ["CREATE TABLE below () INHERITS (words)", "INSERT INTO below VALUES ('a', 98, 1)"],
     "another table in its place": [
@@ -291,10 +288,8 @@ def test_state_that_a_trigger_drops_or_changes_does_not_come_back(counting: Coun
     if not own:
         asked, table = {"name": "one", "of": "orders"}, "others"
         [sink], [state] = counting.pipeline.sinks, counting.pipeline.states
-        others = {
-            "name": "second", "sinks": (sink.model_copy(update={"table": "u"}),),
-            "state": (state.model_copy(update={"table": table}),),
-        }  # fmt: skip
+        sinks, states = (sink.model_copy(update={"table": "u"}),), (state.model_copy(update={"table": table}),)
+        others = {"name": "second", "sinks": sinks, "state": states}
         counting.pipeline = counting.pipeline.model_copy(update=others)
         counting.create()
     before = counting.counts(table)

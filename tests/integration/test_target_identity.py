@@ -4,25 +4,24 @@ from typing import Any
 
 import pytest
 
-from epochline.coordinator import preview
 from epochline.errors import ActionRefusedError, PipelineStandsError, TargetError
 from epochline.operations.replay import plan_replay, promote
 from tests.contract.worlds import run
-from tests.integration.bench import KV, LINEAGE, Bench, NewBench, Row
+from tests.driver import epoch_of
+from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, kv
 from tests.integration.operating import ORDER, act, again, with_savepoint
 from tests.ways import way_on
 
-ROWS: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}]
-MORE: list[Row] = [{"k": "c", "v": 2}]
+ROWS, MORE = [kv("a", 1), kv("b", 1)], [kv("c", 2)]
 MODES: dict[str, dict[str, Any]] = {
-    "append": {},
-    "append without lineage": {"lineage": False},
-    "append with a key": {"key": "k", "repeats": "skip"},
-    "upsert": {"mode": "upsert", "key": "k"},
-    "add": {"mode": "add", "key": "k", "measures": "v"},
-    "replace": {"mode": "replace"},
-}
-UPSERT = MODES["upsert"]
+    "append": {}, "append without lineage": {"lineage": False}, "append with a key": {"key": "k", "repeats": "skip"},
+    "upsert": UPSERT, "add": ADD, "replace": {"mode": "replace"},
+}  # fmt: skip
+MADE_AGAIN = "ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL)"
+
+
+def gone(k: str) -> Row:
+    return {"k": k, "_deleted": True}
 
 
 def migrate(it: Bench) -> list[str]:
@@ -33,7 +32,7 @@ def migrate(it: Bench) -> list[str]:
 def stands(it: Bench, said: str) -> str:
     """Plan, its preview and migrate refuse, without a change; what they say."""
     before = it.sql("SELECT pipeline, epoch_id, state FROM epochline.epoch ORDER BY 1, 2")
-    for refused in (it.plan, lambda: preview(it.ledger, it.kafka, it.pipeline)):
+    for refused in (it.plan, it.preview):
         with pytest.raises(PipelineStandsError, match=said) as found:
             refused()
     assert it.sql("SELECT pipeline, epoch_id, state FROM epochline.epoch ORDER BY 1, 2") == before
@@ -49,8 +48,7 @@ def test_a_target_that_was_renamed_away_stops_the_pipeline_and_migrate_makes_no_
     bench: NewBench, mode: str
 ) -> None:
     """INV-9: the heads are past its rows. Named back, it goes on."""
-    it = bench(**MODES[mode])
-    it.epoch(*ROWS)
+    it = bench(**MODES[mode]).after(ROWS)
     it.sql("ALTER TABLE t RENAME TO t_old")
 
     assert "it is named public.t_old now" in stands(it, "target t is gone")
@@ -67,10 +65,9 @@ def test_a_table_that_was_made_again_stops_the_pipeline_until_an_operator_accept
     bench: NewBench, mode: str
 ) -> None:
     """INV-9: by plan and by the commit of an epoch that was sealed before."""
-    it = bench(**MODES[mode])
-    it.epoch(*ROWS)
+    it = bench(**MODES[mode]).after(ROWS)
     sealed = it.sealed(*MORE)
-    it.sql("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL)")
+    it.sql(MADE_AGAIN)
 
     with pytest.raises(PipelineStandsError, match="is another table than the one that epochs wrote"):
         it.commit(sealed)
@@ -79,15 +76,14 @@ def test_a_table_that_was_made_again_stops_the_pipeline_until_an_operator_accept
     it.commit(sealed)
 
     assert it.rows() == [("c", 2)]
-    it.epoch({"k": "d", "v": 3})
+    it.epoch(kv("d", 3))
     assert it.sql("SELECT reason, before ? 't' FROM epochline.action") == [("the transform was wrong", True)]
     with pytest.raises(ActionRefusedError, match="there is nothing to accept"):
         act(it, "accept-state")
 
 
 def test_a_lost_table_is_made_again_once_its_loss_is_accepted(bench: NewBench) -> None:
-    it = bench(**UPSERT)
-    it.epoch(*ROWS)
+    it = bench(**UPSERT).after(ROWS)
     it.sql("DROP TABLE t")
     stands(it, "target t is gone")
 
@@ -101,16 +97,13 @@ def test_a_lost_table_is_made_again_once_its_loss_is_accepted(bench: NewBench) -
 @pytest.mark.parametrize("mode", ["append", "append with a key", "upsert", "replace"])
 def test_a_copy_with_the_rows_of_the_newest_epoch_is_the_target_as_after_a_dump(bench: NewBench, mode: str) -> None:
     """The oid is another one; the lineage tells that the content is right. A partial copy is refused."""
-    it = bench(**MODES[mode])
-    it.epoch(*ROWS)
-    it.epoch(*MORE)
-    it.sql("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL)")
-    it.sql("INSERT INTO t SELECT * FROM t_old WHERE _epoch = 1")
+    it = bench(**MODES[mode]).after(ROWS, MORE)
+    it.sql(f"{MADE_AGAIN}; INSERT INTO t SELECT * FROM t_old WHERE _epoch = 1")
     if mode != "replace":
         stands(it, "it has no row of epoch 2")
 
     it.sql("INSERT INTO t SELECT * FROM t_old WHERE _epoch = 2")
-    it.epoch({"k": "d", "v": 3})
+    it.epoch(kv("d", 3))
 
     assert it.sql("SELECT max(_epoch) FROM t") == [(3,)]
     assert it.sql("SELECT relation = 't'::regclass FROM epochline.target WHERE table_name = 't'") == [(True,)]
@@ -118,22 +111,20 @@ def test_a_copy_with_the_rows_of_the_newest_epoch_is_the_target_as_after_a_dump(
 
 def test_what_later_epochs_deleted_is_not_missed_in_a_copy(bench: NewBench) -> None:
     it = bench(**UPSERT)
-    it.epoch(*ROWS)
-    it.epoch(*MORE)
-    it.epoch({"k": "c", "_deleted": True})
-    it.sql("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL)")
+    for rows in (ROWS, MORE, [gone("c")]):
+        it.epoch(*rows)
+    it.sql(MADE_AGAIN)
 
     stands(it, "it has no row of epoch 1")
 
     it.sql("INSERT INTO t SELECT * FROM t_old")
-    it.epoch({"k": "d", "v": 3})
+    it.epoch(kv("d", 3))
     assert [k for k, _ in it.rows()] == ["a", "b", "d"]
 
 
 @pytest.mark.parametrize("mode", ["upsert", "add"])
 def test_a_target_that_was_emptied_stops_the_pipeline(bench: NewBench, mode: str) -> None:
-    it = bench(**MODES[mode])
-    it.epoch(*ROWS)
+    it = bench(**MODES[mode]).after(ROWS)
 
     it.sql("TRUNCATE t")
 
@@ -141,9 +132,7 @@ def test_a_target_that_was_emptied_stops_the_pipeline(bench: NewBench, mode: str
 
 
 def test_a_target_whose_rows_its_epochs_deleted_goes_on(bench: NewBench) -> None:
-    it = bench(**UPSERT)
-    it.epoch(*ROWS)
-    it.epoch({"k": "a", "_deleted": True}, {"k": "b", "_deleted": True})
+    it = bench(**UPSERT).after(ROWS, [gone("a"), gone("b")])
 
     it.epoch(*MORE)
 
@@ -151,8 +140,7 @@ def test_a_target_whose_rows_its_epochs_deleted_goes_on(bench: NewBench) -> None
 
 
 def test_an_append_target_that_a_consumer_empties_goes_on(bench: NewBench) -> None:
-    it = bench()
-    it.epoch(*ROWS)
+    it = bench().after(ROWS)
     it.sql("DELETE FROM t")
 
     it.epoch(*MORE)
@@ -163,9 +151,7 @@ def test_an_append_target_that_a_consumer_empties_goes_on(bench: NewBench) -> No
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 def test_a_lost_table_of_deleted_keys_stops_the_pipeline(bench: NewBench, again: bool) -> None:
     """INV-9: without it an older record brings a deleted key back."""
-    it = bench(**UPSERT, order_by="v")
-    it.epoch({"k": "a", "v": 5}, {"k": "b", "v": 5})
-    it.epoch({"k": "a", "v": 6, "_deleted": True})
+    it = bench(**UPSERT, order_by="v").after([kv("a", 5), kv("b", 5)], [kv("a", 6, _deleted=True)])
     ((side,),) = it.sql("SELECT relname FROM pg_class WHERE relname LIKE 'deleted\\_%' AND relkind = 'r'")
     it.sql(f"ALTER TABLE epochline.{side} RENAME TO kept")
     if again:
@@ -177,21 +163,21 @@ def test_a_lost_table_of_deleted_keys_stops_the_pipeline(bench: NewBench, again:
             migrate(it)
 
     it.sql(f"DROP TABLE IF EXISTS epochline.{side}; ALTER TABLE epochline.kept RENAME TO {side}")
-    it.epoch({"k": "a", "v": 4})
+    it.epoch(kv("a", 4))
     assert it.rows() == [("b", 5)]
 
 
 def test_an_image_whose_table_is_gone_puts_nothing_back_and_stops_no_commit(bench: NewBench) -> None:
     it = with_savepoint(bench, **UPSERT, before_images=1)
-    it.epoch({"k": "a", "v": 7})
+    it.epoch(kv("a", 7))
     ((image,),) = it.sql("SELECT table_name FROM epochline.before_image WHERE epoch_id = 2")
     it.sql(f"DROP TABLE epochline.{image}")
 
     with pytest.raises(ActionRefusedError, match="no before-images were kept of epoch 2"):
         act(it, "restore", name="before")
 
-    it.epoch({"k": "a", "v": 8})
-    it.epoch({"k": "a", "v": 9})
+    it.epoch(kv("a", 8))
+    it.epoch(kv("a", 9))
     assert ("a", 9) in it.rows()
 
 
@@ -201,7 +187,7 @@ def test_an_older_copy_goes_back_to_its_savepoint_and_is_read_on_from_there(benc
     it.sql("CREATE TABLE copy AS SELECT * FROM t")
     it.epoch(*MORE)
     whole = it.rows()
-    it.sql("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL); INSERT INTO t TABLE copy")
+    it.sql(f"{MADE_AGAIN}; INSERT INTO t TABLE copy")
     stands(it, "it has no row of epoch 2")
 
     act(it, "accept-state")
@@ -213,22 +199,18 @@ def test_an_older_copy_goes_back_to_its_savepoint_and_is_read_on_from_there(benc
 
 def test_a_replay_writes_the_rows_of_a_lost_append_target_again(bench: NewBench) -> None:
     """C13: the way that the refusal names where nothing is left of the table."""
-    it = bench()
-    it.epoch(*ROWS)
-    it.epoch(*MORE)
+    it = bench().after(ROWS, MORE)
     whole = it.rows()
     it.sql("DROP TABLE t")
     act(it, "accept-state")
     migrate(it)
 
     for epoch_id, rows in ((1, ROWS), (2, MORE)):
-        planned = plan_replay(it.subject, epoch_id, run(f"replay-{epoch_id}"))
-        assert planned.epoch is not None
-        it.seal_staged(planned, *rows)
-        promote(it.subject, planned.epoch, ORDER)
+        replay = it.seal_staged(plan_replay(it.subject, epoch_id, run(f"replay-{epoch_id}")), *rows)
+        promote(it.subject, epoch_of(replay), ORDER)
 
     assert it.rows() == whole
-    it.epoch({"k": "d", "v": 3})
+    it.epoch(kv("d", 3))
 
 
 def test_a_target_without_rows_of_epochs_is_made_as_often_as_it_is_missing(bench: NewBench) -> None:
@@ -242,8 +224,7 @@ def test_a_target_without_rows_of_epochs_is_made_as_often_as_it_is_missing(bench
 
 
 def test_a_view_in_the_place_of_a_target_is_none(bench: NewBench) -> None:
-    it = bench(**UPSERT)
-    it.epoch(*ROWS)
+    it = bench(**UPSERT).after(ROWS)
 
     it.sql("ALTER TABLE t RENAME TO t_old; CREATE VIEW t AS TABLE t_old")
 
@@ -252,8 +233,7 @@ def test_a_view_in_the_place_of_a_target_is_none(bench: NewBench) -> None:
 
 def test_an_upgraded_ledger_knows_its_tables(bench: NewBench) -> None:
     """The claim of an existing table is of the table that has its name at the first plan after the upgrade."""
-    it = bench(existing=f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE})", record=KV, **UPSERT)
-    it.epoch(*ROWS)
+    it = bench(existing=f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE})", record=KV, **UPSERT).after(ROWS)
     it.sql("UPDATE epochline.target SET relation = NULL")
 
     it.epoch(*MORE)
@@ -263,18 +243,16 @@ def test_an_upgraded_ledger_knows_its_tables(bench: NewBench) -> None:
 
 def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_they_are_older(bench: NewBench) -> None:
     """INV-9: its records' positions are of another topic; the statement that the refusal names resets the order."""
-    it = bench(**UPSERT)
-    it.epoch(*ROWS, *MORE)
+    it = bench(**UPSERT).after([*ROWS, *MORE])
     act(it, "drop")
     new = Bench(it.dsn, it.sink, KV, create=False)
     new.pipeline = it.pipeline.model_copy(update={"name": "second"})
-    new.create()
-    new.kafka.produce("orders", 0, 2, topic_id="another")
+    new.create().kafka.produce("orders", 0, 2, topic_id="another")
 
     with pytest.raises(TargetError, match="t holds rows that another pipeline wrote") as refused:
         new.plan()
 
     assert it.sql("SELECT count(*) FROM epochline.epoch WHERE pipeline = 'second'") == [(0,)]
     it.sql(refused.value.said.partition("every record: ")[2])
-    again(new, {"k": "a", "v": 100}, {"k": "b", "v": 100})
+    again(new, kv("a", 100), kv("b", 100))
     assert it.rows() == [("a", 100), ("b", 100), ("c", 2)]

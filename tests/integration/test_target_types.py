@@ -11,16 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochline import CustomSource, Json, Pipeline, PostgresTable
+from epochline import Json, Pipeline, PostgresTable
 from epochline.cli.connections import in_environment
 from epochline.declare.columns import BY_TEXT, SUPPORTED
 from epochline.errors import RowsRefusedError, TargetError
-from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from tests.databases import as_connection
 from tests.integration.auditing import audited
 from tests.integration.bench import Row
-from tests.integration.in_process import InProcess, from_source
+from tests.integration.in_process import growing, over_source
 from tests.integration.logins import AsSuperuser
 from tests.integration.refusing import ORDER, Target, gone
 from tests.integration.type_values import BAD, COLUMNS, GOOD, LINEAGE, RECORD, TYPES
@@ -30,18 +29,16 @@ EXTENSIONS = ("citext", "hstore", "ltree", "lquery", "ltxtquery")
 
 
 def typed(
-    dsn: str,
-    columns: dict[str, str],
-    record: dict[str, str],
-    values: list[Row],
-    sink: PostgresTable | None = None,
-    more: str = "",
-    parse: str | None = None,
-) -> Target:
+    dsn: str, columns: dict[str, str], record: dict[str, str], values: list[Row], sink: PostgresTable | None = None,
+    more: str = "", parse: str | None = None,
+) -> Target:  # fmt: skip
     """A pipeline into a table with these columns, over records that are there already."""
-    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-    ddl = f"{TYPES} CREATE TABLE t ({declared}, {LINEAGE}); {more}"
+    ddl = f"{TYPES} CREATE TABLE t ({listed(columns)}, {LINEAGE}); {more}"
     return Target(dsn, ddl, values, [sink or PostgresTable(table="t")], record=record or {"id": "int"}, parse=parse)
+
+
+def listed(columns: dict[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
 @pytest.fixture
@@ -61,8 +58,7 @@ def test_each_value_of_any_type_is_stored_as_it_is_or_its_record_is_bad(postgres
 
     texts = ", ".join(f"'{name}', {name}::text" for name in COLUMNS)
     stored = it.job.sql(f"SELECT _offset, json_build_object({texts}) FROM t ORDER BY 1")
-    empty = dict.fromkeys(COLUMNS)
-    assert stored == [(at, {**empty, name: shown}) for at, (name, _, shown) in enumerate(GOOD)]
+    assert stored == [(at, {**dict.fromkeys(COLUMNS), name: shown}) for at, (name, _, shown) in enumerate(GOOD)]
     named = {at: re.search(r"\b(v\d+): ", reason) for at, reason in it.quarantined()}
     assert {at: found and found[1] for at, found in named.items()} == {
         at: name for at, (name, _) in enumerate(BAD, len(GOOD))
@@ -77,21 +73,15 @@ def test_what_a_table_of_any_type_holds_is_copied_to_another_and_the_audit_finds
     # As JSON, PostgreSQL writes money with a currency and a composite as an object.
     columns = {name: kind for name, kind in COLUMNS.items() if kind not in ("money", "cash", "money[]", "pair")}
     it = typed(postgres_dsn, columns, {}, [], more="ALTER TABLE t ADD id int")
-    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-    it.job.sql(f"CREATE TABLE held (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {declared})")
+    it.job.sql(f"CREATE TABLE held (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {listed(columns)})")
     held = [(name, shown) for name, _, shown in GOOD if name in columns]
     for name, shown in held:
         it.job.sql(f"INSERT INTO held ({name}) VALUES (%s)", shown)
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", as_connection(postgres_dsn))
-    shop = in_environment("shop")
-    source = CustomSource(
-        source="epochline.sources.growing_table:GrowingTable", connection="shop", label="held", positions="sparse",
-        options={"table": "held", "key": "id", "patience_seconds": 0},
-    )  # fmt: skip
+    shop, source = in_environment("shop"), growing("held", patience_seconds=0)
     record = {name: RECORD[name] if kind != "cheap" else "numeric" for name, kind in columns.items()} | {"id": "int"}
     pipeline = Pipeline(name="orders", source=source, parse=Json(columns=record), sinks=[PostgresTable(table="t")])
-    copy = InProcess(postgres_dsn, pipeline, SourcePositions(source.spec, shop), from_source(source, shop))
-    copy.create()
+    copy = over_source(postgres_dsn, pipeline, shop)
 
     copy.epoch()
 
@@ -111,21 +101,16 @@ def lists(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A user's parse that returns Arrow's lists."""
     rows = [json.loads(value or b"{}") for value in batch.column("value").to_pylist()]
     numbers = pa.array([row["n"] for row in rows], pa.list_(pa.list_(pa.int64())))
-    return pa.RecordBatch.from_pydict(
-        {"n": numbers, "s": pa.array([row["s"] for row in rows], pa.large_list(pa.string()))}
-    )
+    texts = pa.array([row["s"] for row in rows], pa.large_list(pa.string()))
+    return pa.RecordBatch.from_pydict({"n": numbers, "s": texts})
 
 
 def test_a_parse_may_return_lists(postgres_dsn: str) -> None:
     rows: list[Row] = [
-        {"n": [[1, None], [3, 4]], "s": ["a", None, ""]},
-        {"n": None, "s": []},
-        {"n": [[1], [2, 3]], "s": None},
-    ]
-    it = typed(
-        postgres_dsn, {"n": "integer[]", "s": "text[]"}, {"n": "int[]", "s": "text[]"}, rows,
-        parse=f"{__name__}:lists",
-    )  # fmt: skip
+        {"n": [[1, None], [3, 4]], "s": ["a", None, ""]}, {"n": None, "s": []}, {"n": [[1], [2, 3]], "s": None},
+    ]  # fmt: skip
+    columns = {"n": "int[]", "s": "text[]"}
+    it = typed(postgres_dsn, columns, columns, rows, parse=f"{__name__}:lists")
 
     assert it.sealed_after_attempts() == []
 
@@ -180,13 +165,11 @@ def test_a_type_whose_values_cannot_be_checked_is_refused_with_what_to_alter(
     postgres_dsn: str, kind: str, said: str
 ) -> None:
     more = "CREATE TYPE rounding AS (a numeric(4,2)); CREATE TYPE priced AS (a money); CREATE DOMAIN nested AS int[];"
-    it = typed(
-        postgres_dsn, {"id": "int"}, {"id": "int", "v": "text"}, [{"id": 1}], more=f"{more} ALTER TABLE t ADD v {kind}"
-    )
+    more += f" ALTER TABLE t ADD v {kind}"
+    it = typed(postgres_dsn, {"id": "int"}, {"id": "int", "v": "text"}, [{"id": 1}], more=more)
 
-    with pytest.raises(
-        TargetError, match="ALTER TABLE t ALTER COLUMN v TYPE jsonb USING .* run `epochline run orders`$"
-    ) as raised:
+    way_on = "ALTER TABLE t ALTER COLUMN v TYPE jsonb USING .* run `epochline run orders`$"
+    with pytest.raises(TargetError, match=way_on) as raised:
         it.job.planned()
 
     assert said in str(raised.value)

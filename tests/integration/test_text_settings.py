@@ -7,22 +7,19 @@ from typing import Any
 import pytest
 from psycopg2 import sql
 
-from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.cli.connections import in_environment
 from epochline.declare.columns import SUPPORTED, parse_type
 from epochline.declare.text_settings import TEXT_SETTINGS
 from epochline.errors import ConfigurationError, SealRefusedError
 from epochline.postgres.ledger.job_session import transaction
-from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from tests.crash.reliability import Recovery
 from tests.databases import as_connection, query
-from tests.in_memory.kafka import FakeKafka
 from tests.integration.auditing import audited
 from tests.integration.bench import LINEAGE, NewBench
-from tests.integration.in_process import InProcess, from_source
+from tests.integration.in_process import growing, over_records, over_source
 from tests.integration.logins import AsSuperuser
-from tests.reading import range_batch
 
 # By type, its extreme values as PostgreSQL reads them. A type may have two columns.
 VALUES: dict[str, list[str]] = {
@@ -75,28 +72,14 @@ COLUMNS = {"id": "bigint"} | {f"c{at}": kind for at, kind in enumerate(VALUES)}
 
 # A value of each setting that another database or role may well have.
 OTHERS: dict[str, str] = {
-    "DateStyle": "German, DMY",
-    "IntervalStyle": "sql_standard",
-    "TimeZone": "America/St_Johns",
-    "timezone_abbreviations": "Australia",
-    "bytea_output": "escape",
-    "extra_float_digits": "-15",
-    "standard_conforming_strings": "off",
-    "backslash_quote": "on",
-    "array_nulls": "off",
-    "transform_null_equals": "on",
-    "quote_all_identifiers": "on",
-    "xmlbinary": "hex",
-    "xmloption": "document",
-    "lc_monetary": "C.utf8",
-    "lc_numeric": "C.utf8",
-    "lc_time": "C.utf8",
-    "client_encoding": "LATIN1",
-    "search_path": "pg_temp, pg_catalog",
-    "default_transaction_isolation": "serializable",
-    "default_transaction_deferrable": "on",
+    "DateStyle": "German, DMY", "IntervalStyle": "sql_standard", "TimeZone": "America/St_Johns",
+    "timezone_abbreviations": "Australia", "bytea_output": "escape", "extra_float_digits": "-15",
+    "standard_conforming_strings": "off", "backslash_quote": "on", "array_nulls": "off", "transform_null_equals": "on",
+    "quote_all_identifiers": "on", "xmlbinary": "hex", "xmloption": "document", "lc_monetary": "C.utf8",
+    "lc_numeric": "C.utf8", "lc_time": "C.utf8", "client_encoding": "LATIN1", "search_path": "pg_temp, pg_catalog",
+    "default_transaction_isolation": "serializable", "default_transaction_deferrable": "on",
     "default_text_search_config": "pg_catalog.german",
-}
+}  # fmt: skip
 
 
 class TableTwice:
@@ -108,29 +91,17 @@ class TableTwice:
 
     def __init__(self, dsn: str) -> None:
         self.dsn, self.seen = dsn, 0
-        declared = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in list(COLUMNS.items())[1:]
-        )
-        create = sql.SQL("CREATE TABLE public.events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {})")
-        query(dsn, create.format(declared))
+        declared = ", ".join(f"{name} {kind}" for name, kind in list(COLUMNS.items())[1:])
+        query(dsn, f"CREATE TABLE public.events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {declared})")
         self.connection = in_environment("shop")
-        self.source = CustomSource(
-            source="epochline.sources.growing_table:GrowingTable", connection="shop", label="events",
-            positions="sparse", options={"table": "events", "key": "id", "patience_seconds": 0},
-        )  # fmt: skip
-        positions = SourcePositions(self.source.spec, self.connection)
-        self.copied = self._world("copied", self.source, positions, from_source(self.source, self.connection))
-        self.kafka, self.values = FakeKafka(), list[bytes]()
-        self.told = self._world(
-            "told", KafkaSource(topics="told"), self.kafka, lambda planned: [range_batch(planned, self.values)]
-        )
+        self.source, self.values = growing("events", patience_seconds=0), list[bytes]()
+        self.copied = over_source(dsn, self._pipeline("copied", self.source), self.connection)
+        self.told = over_records(dsn, self._pipeline("told", KafkaSource(topics="told")), self.values)
 
-    def _world(self, name: str, source: Any, positions: Any, read: Any) -> InProcess:
+    @staticmethod
+    def _pipeline(name: str, source: Any) -> Pipeline:
         sinks = [PostgresTable(table=f"public.{name}", columns=COLUMNS)]
-        pipeline = Pipeline(name=name, source=source, parse=Json(columns=COLUMNS), sinks=sinks)
-        world = InProcess(self.dsn, pipeline, positions, read)
-        world.create()
-        return world
+        return Pipeline(name=name, source=source, parse=Json(columns=COLUMNS), sinks=sinks)
 
     def insert(self) -> None:
         """Every value once, as a row and as a record with PostgreSQL's own JSON; an interval as a person writes it."""
@@ -139,14 +110,13 @@ class TableTwice:
         insert = sql.SQL("INSERT INTO public.events ({}) VALUES ({})")
         rows = [insert.format(sql.Identifier(name), sql.Literal(value)) for name, value in written]
         query(self.dsn, sql.SQL("; ").join(rows))
-        json_rows = query(
-            self.dsn, f"SELECT row_to_json(e)::text FROM public.events e WHERE id > {self.seen} ORDER BY id"
-        )
+        as_json = f"SELECT row_to_json(e)::text FROM public.events e WHERE id > {self.seen} ORDER BY id"
+        json_rows = query(self.dsn, as_json)
         for (row,), (name, value) in zip(json_rows, written, strict=True):
             if COLUMNS[name] == "interval":
                 row = json.dumps(json.loads(row) | {name: value})
             self.values.append(row.encode())
-        self.kafka.produce("told", 0, len(written))
+        self.told.source.produce("told", 0, len(written))
 
     def epochs(self) -> None:
         for world in (self.copied, self.told):
@@ -160,7 +130,6 @@ class TableTwice:
             for table in ("events", "copied", "told")
         )
         for rows in targets:
-            assert len(rows) == len(events)
             for row, event in zip(rows, events, strict=True):
                 assert row == event
 

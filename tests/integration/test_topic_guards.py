@@ -65,8 +65,7 @@ def what_a_killed_publisher_began_is_there_once(place: str, world: SinksPipeline
 
 
 def epochs_are_published_in_their_order(world: SinksPipeline) -> None:
-    world.produce("c")
-    world.it.epoch()
+    world.epoch("c")
 
     assert [one.epoch_id for one in world.it.publish()] == [1, 2]
     assert values(world.seen()) == ["a", "b", "c"]
@@ -102,8 +101,7 @@ PROMISES: dict[str, Promise] = {
 @pytest.fixture
 def world(postgres_dsn: str, kafka_bootstrap: str) -> SinksPipeline:
     made = new_world(postgres_dsn, kafka_bootstrap, KafkaTopic(topic="out", value=Text()))
-    made.produce("a", "b")
-    made.it.epoch()
+    made.epoch("a", "b")
     return made
 
 

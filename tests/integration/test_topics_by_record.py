@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline
 from epochline.errors import BadRecordError, SinkError
 from epochline.kafka.topic_comparison import Isolation, TopicReader
-from tests.integration.kafka_topics import admin_of
+from tests.integration.kafka_topics import configure, delete_topic
 from tests.integration.sinks_world import SinksPipeline, in_process, new_topics, seen
 
 COLUMNS = {"id": "integer", "to": "text"}
@@ -33,17 +32,13 @@ class Orders(SinksPipeline):
 @pytest.fixture
 def orders(postgres_dsn: str, kafka_bootstrap: str) -> NewOrders:
     def make(*, bad_records: str = "quarantine", partitions: Sequence[int] = (2, 2), **topic: Any) -> Orders:
-        source, *out = (new_topics(kafka_bootstrap, partitions=n, names=[name])[0] for n, name in zip(
-            (2, *partitions), ("in", "eu", "us"), strict=True
-        ))  # fmt: skip
+        named = zip((2, *partitions), ("in", "eu", "us"), strict=True)
+        source, *out = (new_topics(kafka_bootstrap, partitions=n, names=[name])[0] for n, name in named)
         fields = {"value": Json(columns=COLUMNS), "key": "id", "topic_column": "to"} | topic
         sink = KafkaTopic(topic=out[0], other_topics=out[1], **fields)
-        pipeline = Pipeline(
-            name=source, source=KafkaSource(topics=source), parse=Json(columns=COLUMNS), sinks=sink,
-            bad_records=bad_records,
-        )  # fmt: skip
-        it = in_process(postgres_dsn, kafka_bootstrap, pipeline)
-        it.create()
+        read = {"source": KafkaSource(topics=source), "parse": Json(columns=COLUMNS)}
+        pipeline = Pipeline(name=source, sinks=sink, bad_records=bad_records, **read)
+        it = in_process(postgres_dsn, kafka_bootstrap, pipeline).create()
         return Orders(it=it, bootstrap=kafka_bootstrap, source=source, topics=tuple(out))
 
     return make
@@ -102,8 +97,7 @@ def test_a_record_that_names_no_declared_topic_fails_the_epoch_where_bad_records
 
 def test_a_topic_of_the_list_that_is_missing_is_refused_before_anything_is_planned(orders: NewOrders) -> None:
     world = orders()
-    with admin_of(world.bootstrap) as admin:
-        admin.delete_topics([world.topics[1]])
+    delete_topic(world.bootstrap, world.topics[1])
     world.order((1, world.topics[0]))
 
     with pytest.raises(SinkError, match=f"has no topic {world.topics[1]}. Nothing was planned"):
@@ -128,8 +122,7 @@ def test_a_record_too_large_for_its_own_topic_is_refused_by_the_seal(orders: New
     """P9: the other topic of the list takes it."""
     world = orders()
     eu, us = world.topics
-    with admin_of(world.bootstrap) as admin:
-        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, us, {"max.message.bytes": "20"})])
+    configure(world.bootstrap, us, **{"max.message.bytes": "20"})
     world.order((1, eu))
     world.it.epoch()
 

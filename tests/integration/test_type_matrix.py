@@ -195,8 +195,7 @@ def _copied(cursor: Any, text: str, array: pa.Array[Any]) -> list[list[Any]]:
         arrays = [array, *(pa.nulls(len(array), pa.string()) for _ in others)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=record_schema(columns))
         data = io.BytesIO(encoder.begin() + encoder.encode(batch) + encoder.end())
-        copy = f"COPY pg_temp.matrix ({', '.join(columns)}) FROM STDIN WITH ({encoder.copy_options})"
-        cursor.copy_expert(copy, data)
+        cursor.copy_expert(f"COPY pg_temp.matrix ({', '.join(columns)}) FROM STDIN WITH ({encoder.copy_options})", data)
         cursor.execute("SELECT v::text FROM pg_temp.matrix ORDER BY at")
         found.append([shown for (shown,) in cursor.fetchall()])
     return found
@@ -221,11 +220,8 @@ def test_values_of_different_lengths_are_read_back_from_one_batch(cursor: Any, t
     """Some types are encoded by columns, at the width of the longest value; NULLs and a slice move the others."""
     taken, _ = MATRIX[text]
     kind = record_schema({"v": text}).field("v").type
-    rows = [
-        pa.nulls(1, kind),
-        *(_cast(text, value).array for value, _ in [*taken, *reversed(taken)]),
-        pa.nulls(2, kind),
-    ]
+    values = [_cast(text, value).array for value, _ in [*taken, *reversed(taken)]]
+    rows = [pa.nulls(1, kind), *values, pa.nulls(2, kind)]
 
     copied = _copied(cursor, text, pa.concat_arrays([rows[1], *rows]).slice(1))
 

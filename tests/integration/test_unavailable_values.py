@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline import Json, PostgresTable
 from epochline.protocol.offsets import PlannedRange
+from tests.contract.worlds import orders
 from tests.databases import query
 from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import IN_PUBLIC, LINEAGE, Row
@@ -29,13 +30,8 @@ class Job:
         self.kafka = FakeKafka()
         for partition in self.records:
             self.kafka.produce("orders", partition, 0)
-        parse = Json(columns=COLUMNS, unavailable=P)
-        pipeline = Pipeline(
-            name="orders", source=KafkaSource(topics="orders"), parse=parse, sinks=PostgresTable(**SINK | sink),
-            bad_records="quarantine",
-        )  # fmt: skip
-        self.one = InProcess(dsn, pipeline, self.kafka, lambda one: [self.batch(one)])
-        self.one.create()
+        pipeline = orders(parse=Json(columns=COLUMNS, unavailable=P), sinks=PostgresTable(**SINK | sink))
+        self.one = InProcess(dsn, pipeline, self.kafka, lambda one: [self.batch(one)]).create()
 
     def batch(self, one: PlannedRange) -> pa.RecordBatch:
         """A record without any column but the key and its order is a tombstone."""
@@ -162,23 +158,12 @@ def test_every_division_into_epochs_gives_the_same_rows_and_bad_records(
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_missing_member_has_its_default_in_a_table_that_refuses_null(postgres_dsn: str, mode: str) -> None:
     """A member that is null stays NULL and is bad; an update takes the default too, because a record is the whole row."""
-    query(
-        postgres_dsn,
-        f"CREATE TABLE t (id int PRIMARY KEY, plan text NOT NULL DEFAULT 'free'{LINEAGE})",
-        options=IN_PUBLIC,
-    )
-    records = [
-        {"id": 1},
-        {"id": 2, "plan": "gold"},
-        {"id": 3, "plan": None},
-        *([{"id": 2}] if mode == "upsert" else []),
-    ]
-    pipeline = Pipeline(
-        name="orders", source=KafkaSource(topics="orders"), bad_records="quarantine",
-        parse=Json(columns={"id": "integer", "plan": "text"}, defaults={"plan": "basic"}),
-        sinks=PostgresTable(table="t", **({"mode": mode, "key": "id"} if mode == "upsert" else {})),
-    )  # fmt: skip
-    one = over_records(postgres_dsn, pipeline, records)
+    table = f"CREATE TABLE t (id int PRIMARY KEY, plan text NOT NULL DEFAULT 'free'{LINEAGE})"
+    query(postgres_dsn, table, options=IN_PUBLIC)
+    again, keyed = ([{"id": 2}], {"mode": mode, "key": "id"}) if mode == "upsert" else ([], {})
+    records = [{"id": 1}, {"id": 2, "plan": "gold"}, {"id": 3, "plan": None}, *again]
+    parse = Json(columns={"id": "integer", "plan": "text"}, defaults={"plan": "basic"})
+    one = over_records(postgres_dsn, orders(parse=parse, sinks=PostgresTable(table="t", **keyed)), records)
 
     one.epoch()
 

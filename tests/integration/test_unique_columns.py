@@ -1,6 +1,7 @@
 """Upsert targets with further unique columns: every legal history of rows is applied, however it is cut into epochs."""
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import psycopg2
@@ -64,25 +65,22 @@ class History:
         key = self.random.randint(1, 5)
         if self.random.random() < 0.2:
             return {"id": key, "_deleted": True, "a": "p"}
-        return {
-            "id": key,
-            "a": self.random.choice(["p", "q", "r", "P", "Q", None]),
-            "b": self.random.choice([0, 1, 2, 3, 4, 6, 8, None]),
-            "c": self.random.choice([1, 2, 3, 4, 5, 6, None]),
+        choices: dict[str, list[Any]] = {
+            "a": ["p", "q", "r", "P", "Q", None],
+            "b": [0, 1, 2, 3, 4, 6, 8, None],
+            "c": [1, 2, 3, 4, 5, 6, None],
         }
+        return {"id": key} | {name: self.random.choice(values) for name, values in choices.items()}
 
     def _is_legal(self, row: Row) -> bool:
-        statement = (
-            "INSERT INTO twin (id, a, b, c) VALUES (%(id)s, %(a)s, %(b)s, %(c)s)"
-            " ON CONFLICT (id) DO UPDATE SET (a, b, c) = (excluded.a, excluded.b, excluded.c)"
-        )
+        statement = "INSERT INTO twin (id, a, b, c) VALUES (%(id)s, %(a)s, %(b)s, %(c)s) ON CONFLICT (id) DO UPDATE"
+        statement += " SET (a, b, c) = (excluded.a, excluded.b, excluded.c)"
         if row.get("_deleted"):
             statement = "DELETE FROM twin WHERE id = %(id)s"
-        try:
+        with suppress(psycopg2.IntegrityError):
             self.one.sql(statement, row)  # type: ignore[arg-type]
-        except psycopg2.IntegrityError:
-            return False
-        return True
+            return True
+        return False
 
 
 @pytest.mark.fault("F45")
@@ -100,16 +98,13 @@ def test_a_legal_history_gives_the_rows_of_one_record_at_a_time(bench: NewBench,
             continue
         one.epoch(*rows)
 
-        wanted = one.sql("SELECT id, a, b, c FROM twin ORDER BY id")
-        assert one.sql("SELECT id, a, b, c FROM t ORDER BY id") == wanted
+        assert one.sql("SELECT id, a, b, c FROM t ORDER BY id") == one.sql("SELECT id, a, b, c FROM twin ORDER BY id")
         assert accounted(one) == len(rows)
 
 
 def accounted(one: Bench) -> Any:
-    [(total,)] = one.sql(
-        "SELECT inserted + updated + deleted + superseded + unchanged FROM epochline.receipts"
-        " ORDER BY epoch_id DESC LIMIT 1"
-    )
+    fates = "inserted + updated + deleted + superseded + unchanged"
+    [(total,)] = one.sql(f"SELECT {fates} FROM epochline.receipts ORDER BY epoch_id DESC LIMIT 1")
     return total
 
 
@@ -150,8 +145,7 @@ def test_a_row_that_stays_keeps_what_the_pipeline_does_not_write(
 ) -> None:
     """INV-9: identities, columns of others and rows of other tables are as before, whatever way a value takes."""
     columns, more = WAYS[way]
-    one = bench(RECORD, existing=existing(columns, more.replace("$", "")), mode="upsert", key="id")
-    one.epoch(*FIRST)
+    one = bench(RECORD, existing=existing(columns, more.replace("$", "")), mode="upsert", key="id").after(FIRST)
     one.sql("UPDATE t SET note = 'note ' || id")
     if more:
         one.sql("INSERT INTO pet (owner) VALUES (1), (2)")
@@ -173,11 +167,12 @@ def test_a_row_that_stays_keeps_what_the_pipeline_does_not_write(
 NO_WAY = {
     "a cascade": "CREATE TABLE pet (owner bigint REFERENCES t ON DELETE CASCADE)",
     "a set null": "CREATE TABLE pet (owner bigint REFERENCES t ON DELETE SET NULL)",
-    "a trigger that sees deletes": "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-    "CREATE TRIGGER seen AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION seen()",
-    "a trigger that sees updates": "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-    "CREATE TRIGGER seen AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION seen()",
-}  # fmt: skip
+    **{
+        f"a trigger that sees {what.lower()}s": "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN"
+        f" RETURN NULL; END'; CREATE TRIGGER seen AFTER {what} ON t FOR EACH ROW EXECUTE FUNCTION seen()"
+        for what in ("DELETE", "UPDATE")
+    },
+}
 
 
 @pytest.mark.fault("F45")
@@ -205,8 +200,7 @@ def test_a_swap_that_another_table_or_a_trigger_would_see_as_a_deletion_is_named
 def test_a_value_that_other_tables_follow_is_not_null_for_a_moment(bench: NewBench, action: str) -> None:
     """NULL would be followed for good: the rows go another way, or are named."""
     more = f"CREATE TABLE pet (called text REFERENCES t (a) ON UPDATE {action})"
-    one = bench(RECORD, existing=existing(f"{COLUMNS}, UNIQUE (a)", more), mode="upsert", key="id")
-    one.epoch(*FIRST)
+    one = bench(RECORD, existing=existing(f"{COLUMNS}, UNIQUE (a)", more), mode="upsert", key="id").after(FIRST)
     one.sql("INSERT INTO pet VALUES ('p'), ('q')")
     rows, due = CASES["swapped"]
 
@@ -220,8 +214,7 @@ def test_a_value_that_other_tables_follow_is_not_null_for_a_moment(bench: NewBen
 @pytest.mark.parametrize("columns", [COLUMNS, NOT_NULL], ids=["null", "not null"])
 def test_only_rows_that_cannot_be_there_in_the_end_are_blamed(bench: NewBench, columns: str) -> None:
     """INV-9: a value that a row keeps, or that two rows take; what is swapped and handed on beside it is no one's fault."""
-    one = bench(RECORD, existing=existing(f"{columns}, UNIQUE (a)"), mode="upsert", key="id")
-    one.epoch(*FIRST)
+    one = bench(RECORD, existing=existing(f"{columns}, UNIQUE (a)"), mode="upsert", key="id").after(FIRST)
     swapped, _ = CASES["swapped"]
     rows = [*swapped, put(4, "P"), put(6, "Q"), put(8, "Q")]  # 5 keeps P; 6 comes before 8
 
@@ -230,8 +223,7 @@ def test_only_rows_that_cannot_be_there_in_the_end_are_blamed(bench: NewBench, c
 
     places = [part.partition(" for ")[0] for part in str(raised.value).split("orders-")[1:]]
     even = [row for row in FIRST + rows if not row["_partition"]]
-    at = [f"0 offset {number}" for number, row in enumerate(even) if row["id"] in (4, 8)]
-    assert places == at
+    assert places == [f"0 offset {number}" for number, row in enumerate(even) if row["id"] in (4, 8)]
 
 
 def test_a_target_without_further_rules_is_asked_nothing_more(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,14 +50,12 @@ def test_a_key_with_the_time_of_the_call_in_it_removes_no_repeat(bench: NewBench
 
 def test_a_repeat_is_refused_before_the_seal_and_named(bench: NewBench) -> None:
     """P14: `repeats="refuse"`. Nothing of the epoch is there."""
-    one = bench(key="k", repeats="refuse")
-    one.epoch(kv("a", 1))
+    one = bench(key="k", repeats="refuse").after([kv("a", 1)])
 
-    with pytest.raises(RowsRefusedError, match=r"a repeat of its key \(k\)"):
-        one.sealed(kv("b", 2), kv("a", 3))
-    one.abort(2, "run-2")
-    with pytest.raises(RowsRefusedError, match=r"a repeat of its key \(k\)"):
-        one.sealed(kv("b", 2), kv("b", 2, _partition=1), kv("c", 1))
+    for epoch_id, rows in ((2, [kv("b", 2), kv("a", 3)]), (3, [kv("b", 2), kv("b", 2, _partition=1), kv("c", 1)])):
+        with pytest.raises(RowsRefusedError, match=r"a repeat of its key \(k\)"):
+            one.sealed(*rows)
+        one.abort(epoch_id, f"run-{epoch_id}")
 
     assert one.rows() == [("a", 1)]
 
@@ -97,8 +95,7 @@ def test_a_key_that_another_program_wrote_after_the_seal_is_not_there_twice(
 
 def test_an_audit_misses_no_repeat_that_was_skipped_but_a_key_that_has_no_row(bench: NewBench) -> None:
     """P14: what the audit expects of a target that skips repeats."""
-    one = bench(key="k", repeats="skip")
-    one.epoch(kv("a", 1), kv("a", 2), kv("b", 3))
+    one = bench(key="k", repeats="skip").after([kv("a", 1), kv("a", 2), kv("b", 3)])
     columns = {**KV, **STAGED_LINEAGE}
     values = {"k": ["a", "a", "b"], "v": [1, 2, 3], "_topic": ["orders"] * 3, "_partition": [0] * 3}
     rows = pa.RecordBatch.from_pydict({**values, "_offset": [0, 1, 2], "_row": [0] * 3}, schema=record_schema(columns))
@@ -241,8 +238,7 @@ def test_every_fate_of_a_row_is_counted(bench: NewBench) -> None:
 
     The ledger refuses a receipt whose counts do not add up.
     """
-    one = bench(**UPSERT, order_by="v")
-    one.epoch(kv("newer", 9), kv("gone", 9), kv("b", 1), kv("c", 1))
+    one = bench(**UPSERT, order_by="v").after([kv("newer", 9), kv("gone", 9), kv("b", 1), kv("c", 1)])
     one.epoch(kv("gone", 10, _deleted=True))
     assert counts(one, 1) == {"inserted": 4}
     assert counts(one, 2) == {"deleted": 1}
@@ -258,8 +254,7 @@ def test_every_fate_of_a_row_is_counted(bench: NewBench) -> None:
 
 def test_a_row_that_another_program_made_newer_after_the_seal_is_counted_as_superseded(bench: NewBench) -> None:
     """INV-9: the one statement leaves a key out, so what becomes of each row is predicted."""
-    one = bench(**UPSERT)
-    one.epoch(kv("a", 1), kv("b", 1))
+    one = bench(**UPSERT).after([kv("a", 1), kv("b", 1)])
     sealed = one.sealed(kv("a", 2), kv("b", 2), kv("b", 3))
     one.sql("UPDATE t SET _offset = 100 WHERE k = 'a'")
 
@@ -290,8 +285,7 @@ def test_two_rows_that_are_equal_to_one_key_are_not_both_updated(bench: NewBench
         f"CREATE TYPE c AS (n numeric); CREATE TABLE t (k c NOT NULL, v int{LINEAGE});"
         "CREATE UNIQUE INDEX ON t (k record_image_ops); INSERT INTO t (k, v) VALUES ('(1.0)', 0), ('(1.00)', 0)"
     )
-    one = bench(existing=existing, **UPSERT)
-    one.epoch(kv("(2)", 1), kv("(2)", 2))
+    one = bench(existing=existing, **UPSERT).after([kv("(2)", 1), kv("(2)", 2)])
 
     with pytest.raises(SealRefusedError, match="a trial shows that the epoch could not commit"):
         one.sealed(kv("(1.0)", 1), kv("(1.0)", 2))
@@ -303,8 +297,7 @@ def test_without_the_guard_the_balance_does_not_close(bench: NewBench, monkeypat
     """The guard taken away: what used to vanish with a green receipt is neither written nor known to be old."""
     one = bench(existing=OLD_ROWS + LINEAGE_ADDED, **UPSERT)
     sealed = one.sealed(kv("a", 2), kv("c", 2))
-    plain = sql.SQL("(({}) > ({}))")
-    monkeypatch.setattr(fates, "_newer", lambda left, right: plain.format(left, right))
+    monkeypatch.setattr(fates, "_newer", lambda left, right: sql.SQL("(({}) > ({}))").format(left, right))
 
     with pytest.raises(TargetError, match="of 2 rows staged for t, 1 are neither newer nor older"):
         one.commit(sealed)

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.contract.worlds import World, postgres_world
 from tests.crash.reliability import Recovery
 from tests.databases import query
 from tests.integration.page_views import pipelines
+from tests.waiting import wait_until
 
 RELEASED = Path(__file__).with_name("ledger_0_1_0.sql").read_text()
 TABLES = "0001"
@@ -139,6 +141,31 @@ def test_a_session_that_says_no_version_takes_no_step_of_an_epoch(
 
         with pytest.raises(psycopg2.Error, match=r"of epochline 0\.1\.0 or of no epochline.*allows epochline 0\.2\.0"):
             cursor.execute(statement)
+
+
+@pytest.mark.fault("F56")
+def test_a_migration_waits_for_every_transaction_that_the_older_revision_allowed(
+    world: World, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """INV-2: nobody is stopped between its question for the version and its COMMIT, and nobody goes on without one."""
+    planned = world.to_sealed()
+    script = tmp_path / "9999_next.sql"
+    script.write_text("UPDATE epochline.alembic_version SET oldest_version = '9.0.0'")
+    waiting = (
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'epochline.alembic_version'::regclass)"
+    )
+
+    with ThreadPoolExecutor(1) as threads, world.ledger.transaction() as tx:
+        monkeypatch.setitem(REVISIONS, "9999", script)
+        migration = threads.submit(upgrade, postgres_dsn)
+        wait_until(lambda: query(postgres_dsn, waiting)[0][0])
+        tx.epochs.lock("orders", 1)
+        assert not migration.done()
+    assert migration.result(60) == "9999"
+
+    with pytest.raises(VersionError, match=r"allows epochline 9\.0\.0 and newer"):
+        world.commit(planned)
+    assert query(postgres_dsn, "SELECT state FROM epochline.epoch") == [("PRE_COMMITTED",)]
 
 
 @pytest.fixture

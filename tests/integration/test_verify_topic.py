@@ -50,10 +50,7 @@ def begin(producer: KafkaProducer, topic: str, records: dict[int, str]) -> None:
 
 
 def counted(call: Call, *arguments: object) -> dict[str, Any]:
-    code, out, err = call(*arguments, "--json")
-    assert code == 0, err
-    shown: dict[str, Any] = json.loads(out)
-    return shown
+    return dict(call.json(*arguments))
 
 
 def test_committed_aborted_and_open_records_are_told_apart_per_partition(
@@ -76,9 +73,8 @@ def test_committed_aborted_and_open_records_are_told_apart_per_partition(
     counts = ("start", "read_committed", "read_uncommitted", "aborted", "undecided")
     assert [tuple(row[name] for name in counts) for row in shown["partitions"]] == [(0, 2, 5, 3, 0), (0, 1, 3, 0, 2)]
     assert (shown["read_committed"]["records"], shown["read_uncommitted"]["records"]) == (3, 8)
-    assert [line.split() for line in table.splitlines() if line.strip().startswith("all")] == [
-        ["all", "-", "-", "3", "8", "3", "2"]
-    ]
+    [of_all] = [line.split() for line in table.splitlines() if line.strip().startswith("all")]
+    assert of_all == ["all", "-", "-", "3", "8", "3", "2"]
     assert "read_committed: 1 distinct value, 3 distinct keys" in table
     all_decided(kafka_bootstrap, topic)
     ended = counted(call, topic)["partitions"][1]
@@ -147,8 +143,8 @@ def test_reading_on_decides_what_was_undecided_and_counts_nothing_twice(
     assert first.hidden is not None
     assert second.hidden is not None
     assert (first.seen[Isolation.READ_COMMITTED].total, first.hidden[0].undecided) == (0, 2)
-    assert second.seen[Isolation.READ_COMMITTED].total == 2
-    assert second.seen[Isolation.READ_UNCOMMITTED].total == 3
+    seen = [second.seen[one].total for one in (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED)]
+    assert seen == [2, 3]
     assert (second.hidden[0].aborted, second.hidden[0].undecided) == (1, 0)
 
 
@@ -167,10 +163,7 @@ def test_unique_keys_are_not_claimed_of_records_without_keys(call: Call, topic: 
 
 
 def test_a_topic_that_is_not_there_is_one_line_and_exit_1(call: Call) -> None:
-    code, out, err = call("nowhere")
-
-    assert (code, out) == (1, "")
-    assert "Kafka has no topic nowhere" in err
+    assert "Kafka has no topic nowhere" in call.refusal("nowhere")
 
 
 def test_a_secured_topic_is_read_by_its_connection(

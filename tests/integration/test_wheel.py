@@ -1,17 +1,10 @@
 """The wheel, installed where no checkout is: one `pip install` brings the library, the Spark job, plugin and DAGs."""
 
-import io
 import json
-import os
 import shutil
 import subprocess
 import sys
-import sysconfig
-import tarfile
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +15,9 @@ from epochline.operations import DAG_ACTIONS
 from tests.commands import kafka_connection
 from tests.databases import as_connection, query
 from tests.release import PACKAGES, problems
-from tests.wheels import ROOT, SOURCE, build_wheel, of_git, this_checkout
+from tests.wheels import OLDER, ROOT, Installed, installation, of_commit, of_git, this_checkout
 
 MOST_BYTES_OF_THE_CORE = 150_000_000
-NOTHING: Mapping[str, str] = {}
 COLUMNS = "id bigint, amount numeric(12,2)"
 
 PLACES = """
@@ -67,75 +59,15 @@ print(json.dumps({"dags": sorted(bag.dags), "refused": bag.import_errors}))
 """
 
 
-@dataclass(frozen=True)
-class Installed:
-    """An environment with every package of this one, but Epochline from a wheel."""
-
-    wheel: Path
-    python: Path
-
-    @property
-    def packages(self) -> Path:
-        """Its folder of installed packages."""
-        return self.python.parents[1] / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-
-    def run(self, *command: object, folder: Path, code: int = 0, variables: Mapping[str, str] = NOTHING) -> str:
-        """What a program of the environment says, run in the folder by a terminal that knows nothing of Epochline."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("AIRFLOW", "EPOCHLINE", "PYTHON", "PYSPARK", "SPARK_HOME"))
-        }
-        program, *arguments = map(str, command)
-        done = subprocess.run(
-            [self.python.with_name(program), *arguments], cwd=folder, env={**kept, "COLUMNS": "300", **variables},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout if code == 0 else done.stdout + done.stderr
-
-    def answer(self, code: str, folder: Path, *arguments: str, **variables: str) -> Any:
-        """The JSON that a piece of Python prints last."""
-        said = self.run("python", "-c", code, *arguments, folder=folder, variables=variables)
-        return json.loads(said.splitlines()[-1])
-
-
-@contextmanager
-def installation(fill: Callable[[Path], object]) -> Iterator[Installed]:
-    """Builds a wheel of the source that ``fill`` puts into a folder, and installs it in an environment of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="epochline-wheel-"))
-    uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
-    try:
-        wheel = build_wheel(folder / "wheel", fill)
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-        made = Installed(wheel, folder / "venv" / "bin" / "python")
-        for package in Path(sysconfig.get_path("purelib")).iterdir():
-            if not package.name.startswith(("epochline", "__editable__")):
-                (made.packages / package.name).symlink_to(package)
-        subprocess.run([*uv, "pip", "install", "--no-deps", "--python", made.python, wheel], cwd=folder, check=True)
-        yield made
-    finally:
-        shutil.rmtree(folder)
-
-
 @pytest.fixture(scope="module")
 def installed() -> Iterator[Installed]:
     with installation(this_checkout) as made:
         yield made
 
 
-OLDER = "e08fd0146eb6"
-"""The last commit of 0.1.0 whose ledger is this one but for the migration that made versions known."""
-
-
 @pytest.fixture(scope="module")
 def older() -> Iterator[Installed]:
-    archived = subprocess.run(["git", "archive", OLDER, *SOURCE], cwd=ROOT, capture_output=True, check=False)
-    if archived.returncode:
-        pytest.skip("the checkout has no history: the older wheel cannot be built")
-    with installation(
-        lambda folder: tarfile.open(fileobj=io.BytesIO(archived.stdout)).extractall(folder, filter="data")
-    ) as made:
+    with installation(of_commit(OLDER)) as made:
         yield made
 
 

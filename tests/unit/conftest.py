@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from epochline.local.home import Home
+from tests.commands import Call, caller
 
 
 @pytest.fixture
@@ -19,6 +20,19 @@ def no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
     for name in [name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "EPOCHLINE_AIRFLOW_"))]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the declarations that commands find; it is empty."""
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def called(no_stack: None, dags: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls commands that find the declarations of `dags`, and neither a stack nor a connection."""
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -15,17 +15,10 @@ LINE = (
     b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /a?b=1 HTTP/1.1" 200 203023 "http://x/" "Mozilla/5.0 (X; Y)"'
 )
 PARSED: dict[str, Any] = {
-    "client": "83.149.9.216",
-    "ts": datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC),
-    "method": "GET",
-    "path": "/a?b=1",
-    "protocol": "HTTP/1.1",
-    "status": 200,
-    "bytes": 203023,
-    "referrer": "http://x/",
-    "user_agent": "Mozilla/5.0 (X; Y)",
-    "_error": None,
-}
+    "client": "83.149.9.216", "ts": datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC), "method": "GET", "path": "/a?b=1",
+    "protocol": "HTTP/1.1", "status": 200, "bytes": 203023, "referrer": "http://x/",
+    "user_agent": "Mozilla/5.0 (X; Y)", "_error": None,
+}  # fmt: skip
 
 
 def parsed(*lines: bytes | None) -> pa.RecordBatch:

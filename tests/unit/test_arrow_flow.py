@@ -18,8 +18,6 @@ from epochline.arrow.stage.rows import cast_rows
 from epochline.declare.aggregation import Windowed
 from epochline.declare.event_time import EventTime, Tumbling
 from epochline.declare.parsers import Json, Text
-from epochline.declare.pipeline import Pipeline
-from epochline.declare.source import KafkaSource
 from epochline.declare.specs import TableSpec
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
@@ -31,6 +29,7 @@ from epochline.errors import (
     ValueDoesNotFitError,
 )
 from epochline.protocol.staging_tables import staged_tables
+from tests.declaring import pipeline
 from tests.unit.flows import COLUMNS, flow, records
 
 Functions = Callable[..., None]
@@ -475,14 +474,9 @@ def test_a_measure_without_a_value_counts_as_zero(kind: str) -> None:
 def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: Functions) -> None:
     functions(transform=lambda frame: frame)
     sink = PostgresTable(**UPSERT, order_by="status")
-    pipeline = Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=Json(columns=COLUMNS), sinks=sink,
-        transform="user_code:transform", bad_records="quarantine",
-    )  # fmt: skip
-    tables = staged_tables(pipeline, {"u": COLUMNS}, 1, 1)
-    spec = sink.spec
-    assert isinstance(spec, TableSpec)
-    one = BatchRows(pipeline.spec, tables)
+    declared = pipeline(sink, parse=Json(columns=COLUMNS), transform="user_code:transform", bad_records="quarantine")
+    tables = staged_tables(declared, {"u": COLUMNS}, 1, 1)
+    one = BatchRows(declared.spec, tables)
 
     rows, quarantine, counts = one.parse_only(
         records(doc(id=1, name="a", status=2), b"x", None, keys=[None, None, doc(id=1, status=3)])
@@ -492,6 +486,8 @@ def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: F
     assert rows.column("_tombstone").to_pylist() == [False, True]
     assert quarantine.column("offset").to_pylist() == [101]
     assert counts["t", 0].passed == 2
+    spec = sink.spec
+    assert isinstance(spec, TableSpec)
     staged = cast_rows(tables[0], spec, rows)
     assert staged.select(["id", "name", "status", "_order_status", "_deleted"]).to_pylist() == [
         {"id": 1, "name": "a", "status": 2, "_order_status": 2, "_deleted": False},

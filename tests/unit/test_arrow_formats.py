@@ -14,10 +14,8 @@ from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.outbox import TopicEncoder
 from epochline.arrow.formats.parsers import build_parser
 from epochline.declare.parsers import Bytes, Json, Text
-from epochline.declare.pipeline import Pipeline
-from epochline.declare.source import KafkaSource
-from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
+from tests.declaring import pipeline
 
 AT = datetime(2024, 2, 29, 23, 59, 59, 1000, tzinfo=UTC)
 ODD = datetime(2024, 2, 29, 23, 59, 54, 100_007, tzinfo=UTC)
@@ -77,10 +75,9 @@ def test_members_stand_in_the_declared_order_lose_no_digit_and_are_read_back_as_
         {},
     ]  # fmt: skip
     declared = topic(Json(columns=columns))
-    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=declared.value, sinks=PostgresTable(table="t"))
 
     batch, problems = encoded(declared, *given)
-    back = build_parser(pipeline.spec)(batch.select(["key", "value"]))
+    back = build_parser(pipeline(parse=declared.value).spec)(batch.select(["key", "value"]))
 
     assert problems == {}
     assert batch.column("value")[0].as_py().decode() == (

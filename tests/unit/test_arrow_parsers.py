@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -31,40 +30,19 @@ from epochline.declare.avro import Avro
 from epochline.declare.columns import parse_type
 from epochline.declare.parsers import Bytes, Json, ReadyMadeParser, Regex, Text
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.source import KafkaSource
-from epochline.declare.table import PostgresTable
 from epochline.errors import DeclarationError
+from tests.declaring import pipeline
+from tests.unit.flows import parse, parsed
 
 COLUMNS = {
     "b": "boolean", "i": "bigint", "s": "smallint", "f": "double precision", "r": "real", "t": "text",
     "d": "date", "ts": "timestamptz", "n": "numeric(4,2)", "w": "numeric(40,3)", "z": "numeric(9,9)",
 }  # fmt: skip
 CUT = {
-    "j": "jsonb",
-    "k": "json",
-    "m": "numeric",
-    "y": "bytea",
-    "u": "uuid",
-    "p": "inet",
-    "v": "interval",
+    "j": "jsonb", "k": "json", "m": "numeric", "y": "bytea", "u": "uuid", "p": "inet", "v": "interval",
     "a": "integer[]",
-}
+}  # fmt: skip
 """Columns whose members no reader of Arrow gives: they are cut out of the records."""
-
-
-Values = Sequence[bytes | None]
-
-
-def parsed(parser: ReadyMadeParser, values: Values, keys: Values = ()) -> pa.RecordBatch:
-    sink = PostgresTable(table="s", columns=parser.record)
-    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=parser, sinks=sink)
-    key, value = pa.array(keys or [None] * len(values), pa.binary()), pa.array(values, pa.binary())
-    return build_parser(pipeline.spec)(pa.record_batch({"key": key, "value": value}))
-
-
-def parse(parser: ReadyMadeParser, values: Values, keys: Values = ()) -> list[dict[str, Any]]:
-    return list(parsed(parser, values, keys).to_pylist())
-
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=5)
@@ -530,8 +508,7 @@ def test_a_match_takes_no_time_that_doubles_with_each_letter() -> None:
 
 def test_a_stored_pattern_that_re2_refuses_stays_readable_and_is_refused_before_any_record() -> None:
     """Older versions checked a pattern with Python's re alone; its epoch must be abortable."""
-    sink = PostgresTable(table="s", columns={"a": "text"})
-    stored = Pipeline(name="p", source=KafkaSource(topics="t"), parse=Regex(pattern="(?P<a>x)"), sinks=sink).stored()
+    stored = pipeline(parse=Regex(pattern="(?P<a>x)")).stored()
 
     read = Pipeline.from_stored(stored.replace("(?P<a>x)", "(?P<a>x(?=y))y"))
 
@@ -594,18 +571,14 @@ NUMBERS: list[tuple[str, dict[str, Any], str, str | None]] = [
 def test_a_number_that_stands_for_a_time_or_a_decimal_is_exact_or_refused(
     kind: str, declared: dict[str, Any], member: str, shown: str | None, records: int
 ) -> None:
-    parser = Json(columns={"v": kind}, **declared)
-    plain = pa.array([b"{}"] * (records - 1) + [f'{{"v": {member}}}'.encode()], pa.binary())
-    pipeline = Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=parser, sinks=PostgresTable(table="s", columns=parser.record)
-    )
+    values = [b"{}"] * (records - 1) + [f'{{"v": {member}}}'.encode()]
 
-    parsed = build_parser(pipeline.spec)(pa.record_batch({"key": pa.nulls(records, pa.binary()), "value": plain}))
+    rows = parsed(Json(columns={"v": kind}, **declared), values)
 
-    error = parsed.column("_error")[-1].as_py()
+    error = rows.column("_error")[-1].as_py()
     assert (error is None) is (shown is not None), error
-    assert as_text(parsed.column("v"), parse_type(kind))[-1].as_py() == shown
-    assert parsed.column("_error").null_count == records - (shown is None)
+    assert as_text(rows.column("v"), parse_type(kind))[-1].as_py() == shown
+    assert rows.column("_error").null_count == records - (shown is None)
 
 
 @pytest.mark.parametrize(

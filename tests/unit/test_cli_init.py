@@ -1,7 +1,6 @@
 """`epochline init`: a pipeline that is valid, and a test that passes until somebody breaks the parse."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,7 +12,7 @@ import pytest
 from epochline.cli.init import columns_of
 from epochline.config import discovery
 from epochline.declare.columns import SUPPORTED
-from tests.commands import Call, caller
+from tests.commands import Call, caller, python
 
 EVERY_TYPE = ", ".join(
     f"c{at} {kind}" for at, kind in enumerate((*SUPPORTED, "numeric(12,2)", "numeric(2,2)", "varchar(2)"))
@@ -36,19 +35,9 @@ def init(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def run_tests(project: Path) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rA",
-        "-p",
-        "no:cacheprovider",
-        "--import-mode=importlib",
-        "tests",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(discovery.__file__).parents[2])}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    options = ("-q", "-rA", "-p", "no:cacheprovider", "--import-mode=importlib")
+    library = {"PYTHONPATH": str(Path(discovery.__file__).parents[2])}
+    done = python("-m", "pytest", *options, "tests", cwd=project, check=False, variables=library)
     return done.stdout + done.stderr
 
 
@@ -103,14 +92,10 @@ def test_the_declaration_is_valid_and_says_what_was_asked(init: Call, project: P
 def test_the_files_are_formatted_as_the_projects_own(init: Call, project: Path, columns: str) -> None:
     for parser in ("json", "csv", "function"):
         init(f"{parser}-one", "--parser", parser, "--columns", columns, "--schedule", "PT1M")
-    config = ["--config", str(Path(__file__).parents[2] / "pyproject.toml"), str(project)]
+    config = ("--config", Path(__file__).parents[2] / "pyproject.toml", project)
 
-    ruff = [
-        subprocess.run([sys.executable, "-m", "ruff", *command, *config], capture_output=True, text=True, check=False)
-        for command in (["format", "--check"], ["check", "--no-cache"])
-    ]
-
-    assert [one.returncode for one in ruff] == [0, 0], "".join(one.stdout for one in ruff)
+    python("-m", "ruff", "format", "--check", *config)
+    python("-m", "ruff", "check", "--no-cache", *config)
 
 
 def test_nothing_is_overwritten_and_no_name_is_taken_twice(init: Call, project: Path) -> None:

@@ -12,15 +12,9 @@ from epochline import cli
 from epochline.cli import execution
 from epochline.cli.commands import COMMANDS, load
 from epochline.errors import DeclarationError, StackError
-from tests.commands import Call, caller
+from tests.commands import Call
 
 NAMES = list(COMMANDS)
-
-
-@pytest.fixture
-def called(no_stack: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
-    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    return caller(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,8 @@ def test_the_status_of_the_stack_names_whole_ports_at_a_narrow_terminal(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part: dict[str, Any] = {
-        "state": State.RUNNING,
-        "version": "1.2.3",
-        "port": 55_432,
-        "pids": {"server": 4_194_301},
-        "logs": [],
-    }
+        "state": State.RUNNING, "version": "1.2.3", "port": 55_432, "pids": {"server": 4_194_301}, "logs": [],
+    }  # fmt: skip
     files: dict[str, Any] = {"service_file": home.root, "password_file": home.root}
     dsn = "postgresql://epochline@127.0.0.1:55432/epochline"
     answer = StackStatus(

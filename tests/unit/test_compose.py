@@ -175,11 +175,8 @@ def test_connections_lead_to_services_of_this_file_and_hold_no_password_of_their
     assert str(cluster["port"]) in SERVICES["spark-master"]["command"]
     assert f"BROKER://{servers}" in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     assert {connection["conn_type"] for connection in CONNECTIONS.values()} <= {
-        "postgres",
-        "kafka",
-        "spark",
-        "spark_connect",
-    }
+        "postgres", "kafka", "spark", "spark_connect",
+    }  # fmt: skip
     passwords = [connection["password"] for connection in CONNECTIONS.values() if "password" in connection]
     assert all(map(REQUIRED.fullmatch, passwords))
 

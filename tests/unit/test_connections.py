@@ -9,13 +9,14 @@ from urllib.parse import quote
 import pytest
 from psycopg2.extensions import parse_dsn
 
-from epochline import Avro, KafkaSource, Pipeline, PostgresTable, Text
+from epochline import Avro, KafkaSource
 from epochline.adapters import Adapters
 from epochline.cli import connections
 from epochline.config.connections import Connection, Connections, JobCredentials, spark_writers
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import VIEWER
 from epochline.protocol.staging import StagingTicket
+from tests.declaring import pipeline
 
 HELD: dict[str, Any] = {
     "db": {"host": "db", "schema": "target", "login": "me", "password": "p@ss/1", "extra": {"sslmode": "require"}},
@@ -31,11 +32,9 @@ TICKET = StagingTicket(pipeline="p", epoch_id=1, attempt=1, attempt_id=1, applic
 
 
 def credentials(writer: str | None = None) -> JobCredentials:
-    pipeline = Pipeline(
-        name="p", source=KafkaSource(topics="t", connection="brokers"), parse=Text(), postgres_connection="db",
-        sinks=PostgresTable(table="t", columns={"value": "text"}), writer_connection=writer,
-    )  # fmt: skip
-    return Adapters(look_up=CONNECTIONS.look_up, application_name="tests").job_credentials(pipeline, TICKET)
+    source = KafkaSource(topics="t", connection="brokers")
+    declared = pipeline(source=source, postgres_connection="db", writer_connection=writer)
+    return Adapters(look_up=CONNECTIONS.look_up, application_name="tests").job_credentials(declared, TICKET)
 
 
 def test_a_dsn_is_read_back_by_libpq() -> None:
@@ -142,17 +141,14 @@ def test_a_connection_that_cannot_be_read_is_named_and_its_password_is_not(monke
 def test_a_registry_is_an_http_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"conn_type": "http", "host": "r", "port": 8081, "schema": "https", "login": "me", "password": "pw"}
     monkeypatch.setenv("AIRFLOW_CONN_THEIRS", json.dumps(held))
-    pipeline = Pipeline(
-        name="p", source=KafkaSource(topics="t"), sinks=PostgresTable(table="t"),
-        parse=Avro(columns={"a": "text"}, registry="theirs"),
-    )  # fmt: skip
+    declared = pipeline(parse=Avro(columns={"a": "text"}, registry="theirs"))
 
-    assert connections.adapters().registries_of(pipeline) == {
+    assert connections.adapters().registries_of(declared) == {
         "theirs": {"url": "https://r:8081", "login": "me", "password": "pw"}
     }
     monkeypatch.delenv("AIRFLOW_CONN_THEIRS")
     with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_THEIRS"):
-        connections.adapters().registries_of(pipeline)
+        connections.adapters().registries_of(declared)
 
 
 def test_without_a_connection_and_a_stack_the_error_says_what_to_run_or_to_set() -> None:

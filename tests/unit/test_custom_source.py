@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from epochline import CustomSource, KafkaSource, Pipeline, PostgresTable, Text
+from epochline import CustomSource, KafkaSource
 from epochline.declare.inputs import require_kafka
 from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import ConfigurationError, DeclarationError, RecordsGoneError, SourceError, SourceUnavailableError
@@ -14,13 +14,10 @@ from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.source import SourcePartition, SourceRecord
 from epochline.sources.counter import Counter
 from epochline.sources.reading import SourceReading, open_source
+from tests.declaring import pipeline, read_back
 
 COUNTER = "epochline.sources.counter:Counter"
 BEGAN = "2026-01-01T00:00:00Z"
-
-
-def declared(source: Any, **changes: Any) -> Pipeline:
-    return Pipeline(name="numbers", source=source, parse=Text(), sinks=[PostgresTable(table="numbers")], **changes)
 
 
 def spec(source: str = COUNTER, *, dense: bool = True, **options: Any) -> CustomSourceSpec:
@@ -56,26 +53,22 @@ def read(positions: Sequence[int], *, dense: bool = True, error: Exception | Non
 def test_an_unknown_type_of_source_is_refused_with_the_types_that_there_are(source: Any) -> None:
     """Q9."""
     with pytest.raises(DeclarationError, match=r"source: unknown type of source; there are KafkaSource.*CustomSource"):
-        declared(source)
+        pipeline(source=source)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "more", "said"),
     [
-        ({"source": "no.such:Class"}, "module:Class"),
-        ({"source": "epochline.sources.counter:Nothing"}, "defines no class 'Nothing'"),
-        ({"source": COUNTER, "positions": "some"}, "positions"),
-        ({"source": COUNTER, "startup": "group"}, "startup"),
+        ({"source": "no.such:Class"}, {}, "module:Class"),
+        ({"source": "epochline.sources.counter:Nothing"}, {}, "defines no class 'Nothing'"),
+        ({"source": COUNTER, "positions": "some"}, {}, "positions"),
+        ({"source": COUNTER, "startup": "group"}, {}, "startup"),
+        ({"source": COUNTER}, {"wake_on_data": 10}, "only records in Kafka start runs; give the pipeline a schedule"),
     ],
 )
-def test_an_invalid_source_is_refused(fields: dict[str, Any], said: str) -> None:
+def test_an_invalid_source_is_refused(fields: dict[str, Any], more: dict[str, Any], said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
-        CustomSource(**fields)
-
-
-def test_only_records_in_kafka_start_runs() -> None:
-    with pytest.raises(DeclarationError, match="only records in Kafka start runs; give the pipeline a schedule"):
-        declared(CustomSource(source=COUNTER), wake_on_data=timedelta(seconds=10))
+        pipeline(source=CustomSource(**fields), **more)
 
 
 def test_what_needs_kafka_is_refused_with_the_sources_name() -> None:
@@ -86,13 +79,9 @@ def test_what_needs_kafka_is_refused_with_the_sources_name() -> None:
 
 
 def test_the_ledger_gives_the_same_declaration_back() -> None:
-    pipeline = declared(CustomSource(source=COUNTER, options={"began": BEGAN}, positions="sparse"))
+    declared = pipeline(source=CustomSource(source=COUNTER, options={"began": BEGAN}, positions="sparse"))
 
-    again = Pipeline.from_stored(pipeline.stored())
-
-    assert again == pipeline
-    assert again.declaration_hash == pipeline.declaration_hash
-    assert again.source.topics == (COUNTER,)
+    assert read_back(declared).source.topics == (COUNTER,)
 
 
 def test_a_read_comes_in_batches_in_order() -> None:

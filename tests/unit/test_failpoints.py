@@ -29,6 +29,7 @@ from epochline.failpoints import (
     watched,
     watched_source,
 )
+from tests.commands import python
 from tests.contract.worlds import orders, run
 from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeLedger
@@ -48,11 +49,6 @@ JOB = [
 def _disarmed() -> Iterator[None]:
     yield
     arm({})
-
-
-def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = os.environ | environment
-    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env=given)
 
 
 # Where they are.
@@ -239,7 +235,7 @@ def test_exit_ends_the_process_as_sigkill_would_and_is_recorded(once: str, exits
     code = "from epochline.failpoints import failpoint\ntry:\n failpoint('write.copy')\nfinally:\n print('cleaned up')"
     given = {"EPOCHLINE_FAILPOINT": f"write.copy:exit{once}", "EPOCHLINE_FAILPOINT_RECORD": str(record)}
 
-    ended = [in_a_process(code, **given) for _ in exits]
+    ended = [python("-c", code, check=False, variables=given) for _ in exits]
 
     assert [one.returncode for one in ended] == exits
     assert [one.stdout for one in ended] == ["cleaned up\n" if exit_code == 0 else "" for exit_code in exits]

@@ -1,11 +1,11 @@
 """A measured result counts as long as the code that it speaks of is that of its run."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.commands import git
 from tests.crash.freshness import TABLES, Measured, of_a_fault, of_tables, stale, told
 from tests.crash.matrix import FAULTS, SPEAKS_OF
 from tests.crash.reliability import ROOT, Result
@@ -20,20 +20,14 @@ Write = Callable[[str, str], str]
 def write(tmp_path: Path) -> Write:
     """Commits a text to a repository with a product and a test; gives the commit."""
 
-    def git(*arguments: str) -> str:
-        named = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
-        return subprocess.run(
-            ["git", *named, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout.strip()  # fmt: skip
-
     def write(path: str, text: str) -> str:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-        git("add", "-A")
-        git("commit", "--allow-empty", "-qm", "a change")
-        return git("rev-parse", "--short=10", "HEAD")
+        git(tmp_path, "add", "-A")
+        git(tmp_path, "commit", "--allow-empty", "-qm", "a change")
+        return git(tmp_path, "rev-parse", "--short=10", "HEAD").strip()
 
-    git("init", "-q")
+    git(tmp_path, "init", "-q")
     write(CODE, BEFORE)
     write(TEST, BEFORE)
     return write

@@ -30,6 +30,16 @@ dag = epoch_dag(
 )
 """
 
+DECLARING = """
+from epochline import KafkaSource, Pipeline, PostgresTable
+
+columns = {"client": "text", "hits": "bigint", "seen": "timestamptz"}
+Pipeline(
+    name="p", source=KafkaSource(topics="t"), parse="pipelines.access_log:parse", record=columns,
+    sinks=[PostgresTable(table="clients", columns=columns, select="pipelines.access_log:per_client")],
+)
+"""
+
 # A ledger of one row, whatever is asked, and a Kafka of one partition: the rest of a command is its own.
 SERVERS = """
 from collections import defaultdict
@@ -61,7 +71,9 @@ Environment = dict[str, str]
 
 def environment_with(**more: str) -> Environment:
     """The variables of this process without those that configure Airflow and Epochline, and ``more``."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))} | more
+    paths = os.pathsep.join(str(PROJECT / folder) for folder in ("include", "spark_jobs", "."))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))}
+    return {**kept, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore", **more}
 
 
 @pytest.fixture
@@ -102,7 +114,7 @@ except SystemExit:
 
 
 def those(modules: set[str], *unwanted: str) -> set[str]:
-    return {module.partition(".")[0] for module in modules} & set(unwanted)
+    return {*modules, *(module.partition(".")[0] for module in modules)} & set(unwanted)
 
 
 # The package.
@@ -114,10 +126,26 @@ def test_every_name_of_the_package_resolves(name: str) -> None:
     assert name in dir(epochline)
 
 
-def test_the_package_itself_imports_no_pydantic_and_nothing_heavy(environment: Environment) -> None:
-    _, modules = run("import epochline", environment)
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import epochline", {"pydantic", *HEAVY}),
+        # A DAG file is parsed every few seconds: functions are named, not imported.
+        (DECLARING, {"pipelines.access_log", *HEAVY}),
+        # A parser of SQL takes a third of a second, in every command and every pass of Airflow over the DAGs.
+        ("import epochline; epochline.Pipeline, epochline.Windowed, epochline.WindowedQuery", {"sqlglot"}),
+        # Airflow loads plugins in every process; the pages are made by the first request.
+        ("import epochline.airflow.pages.plugin", {"fastapi", "jinja2", "sqlalchemy"}),
+        ("import epochline_examples.access_log.check", {"epochline"}),
+    ],
+    ids=["the package", "a declaration", "a pipeline without a query", "a task's plugin", "the comparison of a log"],
+)
+def test_what_is_imported_loads_nothing_that_it_does_not_need(
+    environment: Environment, code: str, unwanted: set[str]
+) -> None:
+    _, modules = run(code, environment)
 
-    assert not those(modules, "pydantic", *HEAVY)
+    assert not those(modules, *unwanted)
 
 
 # The command line.
@@ -179,10 +207,9 @@ def test_a_command_imports_only_the_drivers_of_the_servers_that_it_asks(
 
 def test_the_parse_of_a_dag_file_imports_no_driver_no_spark_and_no_arrow(environment: Environment) -> None:
     """Airflow itself imports SQLAlchemy."""
-    paths = os.pathsep.join(str(PROJECT / folder) for folder in ("include", "spark_jobs"))
     parse = "import runpy\nassert runpy.run_path('dags/access_log.py')['dag'].task_ids"
 
-    _, modules = run(parse, {**environment, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"})
+    _, modules = run(parse, environment)
 
     assert not those(modules, "fastapi", "fastavro", "pgpq", "sqlglot", *HEAVY - {"airflow", "sqlalchemy"})
 
@@ -264,8 +291,6 @@ execute(operators.PublishOperator(task_id="publish", pipeline=world.pipeline), "
 def test_a_task_that_plans_commits_aborts_or_publishes_imports_only_what_it_needs(tmp_path: Path) -> None:
     """The tasks of a pipeline, all but ``pre_commit``, need no Spark, no pandas and no database model of Airflow."""
     environment = environment_with(
-        PYTHONPATH=os.pathsep.join(str(PROJECT / folder) for folder in ("include", "spark_jobs", ".")),
-        PYTHONWARNINGS="ignore",
         AIRFLOW_HOME=str(tmp_path),
         AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{tmp_path / 'airflow.db'}",
         AIRFLOW_CONN_EPOCHLINE_POSTGRES="postgres://nobody@192.0.2.1/none",

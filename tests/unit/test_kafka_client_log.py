@@ -138,27 +138,27 @@ def test_an_older_broker_is_refused_by_what_it_lacks(version: tuple[int, ...]) -
 
 SECRET = "canary-5e77"
 SASL = {
-    "bootstrap.servers": "k:9093",
-    "security.protocol": "sasl_ssl",
-    "sasl.mechanism": "scram-sha-512",
+    "bootstrap.servers": "k:9093", "security.protocol": "sasl_ssl", "sasl.mechanism": "scram-sha-512",
     "ssl.ca.location": "/etc/ca.pem",
-}
+}  # fmt: skip
 
 
 def test_login_and_password_of_the_connection_are_those_of_sasl() -> None:
     assert python_settings(broker_settings("here", SASL, login="me", password=SECRET)) == {
-        "bootstrap_servers": "k:9093",
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": "me",
-        "sasl_plain_password": SECRET,
-        "ssl_cafile": "/etc/ca.pem",
-    }
+        "bootstrap_servers": "k:9093", "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "me", "sasl_plain_password": SECRET, "ssl_cafile": "/etc/ca.pem",
+    }  # fmt: skip
 
 
 def test_a_host_stands_for_the_brokers_where_none_are_named() -> None:
     assert broker_settings("here", {}, host="k") == {"bootstrap.servers": "k:9092"}
     assert broker_settings("here", {}, host="k", port=1) == {"bootstrap.servers": "k:1"}
+
+
+ISSUED = {
+    "sasl.mechanism": "oauthbearer", "sasl.oauthbearer.client.id": "me", "sasl.oauthbearer.client.secret": SECRET,
+    "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,12 @@ def test_a_host_stands_for_the_brokers_where_none_are_named() -> None:
         ({"security.protocol": "SASL_PLAINTEXT"}, "ssl.ca.location would not be used"),
         ({"sasl.mechanism": "GSSAPI"}, "sasl.mechanism is one of PLAIN, SCRAM"),
         ({"sasl.password": ""}, "SASL needs a user and a password"),
+        ({"sasl.oauthbearer.method": "default"}, "sasl.oauthbearer.method must be oidc"),
+        ({"sasl.oauthbearer.scope": SECRET}, "scope would not be used, because sasl.mechanism is SCRAM-SHA-512"),
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, "sasl.username would not be used, because sasl.mechanism is AWS_MSK_IAM"),
+        ({**ISSUED, "sasl.oauthbearer.client.secret": ""}, "SASL needs a user and a password: .*client.secret"),
+        ({**ISSUED, "sasl.oauthbearer.token.endpoint.url": "file:///x"}, "an https URL of the issuer"),
+        (ISSUED, "sasl.username would not be used, because sasl.mechanism is OAUTHBEARER"),
         ({"ssl.key.location": "/key"}, "belong together"),
         ({"ssl.endpoint.identification.algorithm": "none"}, "must be https"),
     ],

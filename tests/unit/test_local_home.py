@@ -6,7 +6,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from epochline.local import credentials
 from epochline.local.home import DEFAULTS, Home, Ports, holder, is_free, write_private
 from epochline.local.process import Daemon, identity
 from epochline.local.stack import Stack
+from tests.commands import python
 from tests.waiting import wait_until
 
 
@@ -87,7 +87,7 @@ def test_the_lock_of_a_killed_command_is_free(home: Home) -> None:
         "import os, signal, sys; from pathlib import Path; from epochline.local.home import Home\n"
         "with Home(Path(sys.argv[1])).lock(): os.kill(os.getpid(), signal.SIGKILL)"
     )
-    assert subprocess.run([sys.executable, "-c", script, str(home)], check=False).returncode == -9
+    assert python("-c", script, home, check=False).returncode == -9
 
     said: list[str] = []
     with home.lock(said.append):
@@ -291,7 +291,7 @@ def test_no_server_runs_without_a_pid_file_when_its_starter_dies(home: Home, dae
         "process.Daemon(Home(Path(sys.argv[1])), 'thing', stop_signals=()).start(\n"
         "    ('sh', '-c', 'echo ran'), environment=dict(os.environ), cwd=Path('/'))"
     )
-    starter = subprocess.run([sys.executable, "-c", script, str(home)], check=False, capture_output=True)
+    starter = python("-c", script, home, check=False)
     time.sleep(0.5)
 
     assert starter.returncode == -9

@@ -3,8 +3,7 @@
 import itertools
 import math
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,22 @@ NOW = datetime.now(UTC)
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "\u2013"), (0, "0"), (999, "999"), (1234567, "1,234,567"), (0.5, "0.50"), (1234.56, "1,235")],
-)
-def test_numbers_have_commas_between_thousands_as_at_the_terminal(value: float | None, text: str) -> None:
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("shown", "value", "text"),
     [
-        (None, "\u2013"), (0, "0_s"), (59.94, "59.9_s"), (59.96, "1_min"), (61, "1_min_1_s"), (3600, "1_h"),
-        (3601, "1_h"), (90_061, "1_d_1_h"), (86_400 * 3 + 23, "3_d"), (4.24, "4.2_s"), (-75, "-1_min_15_s"),
+        (number, None, "\u2013"), (number, 0, "0"), (number, 999, "999"), (number, 1234567, "1,234,567"),
+        (number, 0.5, "0.50"), (number, 1234.56, "1,235"),
+        (duration, None, "\u2013"), (duration, 0, "0_s"), (duration, 59.94, "59.9_s"), (duration, 59.96, "1_min"),
+        (duration, 61, "1_min_1_s"), (duration, 3600, "1_h"), (duration, 3601, "1_h"), (duration, 90_061, "1_d_1_h"),
+        (duration, 86_400 * 3 + 23, "3_d"), (duration, 4.24, "4.2_s"), (duration, -75, "-1_min_15_s"),
+        (size, None, "\u2013"), (size, 0, "0_B"), (size, 1023, "1,023_B"), (size, 1024, "1_KiB"),
+        (size, 5 * 2**50, "5,120_TiB"),
     ],
 )  # fmt: skip
-def test_a_duration_has_its_largest_unit_and_the_next(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text.replace("_", "\u202f")
+def test_figures_have_commas_between_thousands_and_their_unit(
+    shown: Callable[[float | None], str], value: float | None, text: str
+) -> None:
+    """A duration has its largest unit and the next."""
+    assert shown(value) == text.replace("_", "\u202f")
 
 
 def test_a_moment_is_told_by_its_distance_and_exactly_on_hover() -> None:
@@ -118,13 +117,6 @@ def test_rows_of_a_sink_are_drawn_by_fate_or_as_added() -> None:
     assert [(bar.kind, bar.value) for bar in charts.fates({"rows": 3, "inserted": None})] == [("inserted", 3)]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "\u2013"), (0, "0_B"), (1023, "1,023_B"), (1024, "1_KiB"), (5 * 2**50, "5,120_TiB")]
-)
-def test_bytes_have_a_unit(value: int | None, text: str) -> None:
-    assert size(value) == text.replace("_", "\u202f")
-
-
 def test_the_parts_of_a_whole_fill_it_and_a_small_one_is_seen() -> None:
     bars = charts.lying([("passed", 999_998), ("skipped", 0), ("quarantined", 2), ("unknown", None)])
 
@@ -151,15 +143,6 @@ def test_the_strip_of_a_day_has_a_column_per_hour_with_failures_on_top() -> None
     ]  # fmt: skip
     assert [bar.at for bar in bars] == [5.0, 0.0, 10.0]
     assert charts.day(charts.by_hour([]), 1) == []
-
-
-def test_a_task_that_loads_the_plugin_loads_no_web_server() -> None:
-    """Airflow loads plugins in every process; the pages are made by the first request."""
-    code = "import sys, epochline.airflow.pages.plugin; print(sorted({'fastapi', 'jinja2', 'sqlalchemy'} & {*sys.modules}))"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"
 
 
 def test_partitions_are_named_by_topic_with_ranges_and_things_are_counted() -> None:

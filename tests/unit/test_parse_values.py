@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 from unittest import mock
@@ -12,25 +12,22 @@ import pytest
 
 from epochline import Bytes, Files, Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Regex, Text
 from epochline.arrow.formats import json_values
-from epochline.arrow.formats.parsers import build_parser
 from epochline.declare.parsers import ReadyMadeParser
 from epochline.errors import DeclarationError
 from epochline.testing import parse_values
+from tests.declaring import pipeline
+from tests.unit.flows import parse
 
 COLUMNS = {"id": "bigint", "amount": "numeric(12,2)"}
 
 
-def pipeline(sink: PostgresTable, bad_records: str = "quarantine") -> Pipeline:
-    return Pipeline(
-        name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=COLUMNS), sinks=sink,
-        bad_records=bad_records,
-    )  # fmt: skip
+def orders(bad_records: str = "quarantine", **table: Any) -> Pipeline:
+    sink = PostgresTable(table="orders", columns=COLUMNS, **table)
+    return pipeline(sink, parse=Json(columns=COLUMNS), bad_records=bad_records)
 
 
 def test_rows_have_their_values_and_place_and_refused_records_their_reason() -> None:
-    table = PostgresTable(table="orders", columns=COLUMNS)
-
-    parsed = parse_values(pipeline(table), [b'{"id": 1, "amount": 12.5}', b"no order", b'{"id": 3}'])
+    parsed = parse_values(orders(), [b'{"id": 1, "amount": 12.5}', b"no order", b'{"id": 3}'])
 
     assert parsed.read == 3
     assert [(row["id"], row["amount"], row["_offset"]) for row in parsed.rows] == [
@@ -41,38 +38,29 @@ def test_rows_have_their_values_and_place_and_refused_records_their_reason() -> 
 
 
 def test_a_record_that_a_sink_refuses_gives_no_row() -> None:
-    table = PostgresTable(table="orders", mode="upsert", key="id", columns=COLUMNS)
-
-    parsed = parse_values(pipeline(table), [b'{"amount": 1}', b'{"id": 2}'])
+    parsed = parse_values(orders(mode="upsert", key="id"), [b'{"amount": 1}', b'{"id": 2}'])
 
     assert [row["id"] for row in parsed.rows] == [2]
     assert [one.reason for one in parsed.refused] == ["orders: NULL in the key column id"]
 
 
 def test_every_bad_record_is_shown_although_the_policy_would_end_with_the_first() -> None:
-    table = PostgresTable(table="orders", columns=COLUMNS)
-
-    parsed = parse_values(pipeline(table, "fail"), [b"one", b"two"])
+    parsed = parse_values(orders("fail"), [b"one", b"two"])
 
     assert [one.offset for one in parsed.refused] == [0, 1]
 
 
 TIMES = {"at": "timestamptz", "day": "date", "clock": "time"}
 STRANGE = [
-    b'{"at": "infinity"}',
-    b'{"day": "-infinity"}',
-    b'{"clock": "24:00:00"}',
-    b'{"at": "294276-01-01T00:00:00Z"}',
-]
+    b'{"at": "infinity"}', b'{"day": "-infinity"}', b'{"clock": "24:00:00"}', b'{"at": "294276-01-01T00:00:00Z"}',
+]  # fmt: skip
 PLAIN = [b'{"at": "9999-12-31T23:59:59-14:00"}', b'{"day": "0044-03-15 BC"}', b'{"clock": "23:59:59.999999000"}']
 
 
 def test_a_value_that_python_has_not_is_shown_as_psql_shows_it() -> None:
     table = PostgresTable(table="t", columns=TIMES)
 
-    parsed = parse_values(Pipeline(name="p", source=KafkaSource(topics="t"), parse=Json(columns=TIMES), sinks=table), [
-        *STRANGE, *PLAIN,
-    ])  # fmt: skip
+    parsed = parse_values(pipeline(table, parse=Json(columns=TIMES)), [*STRANGE, *PLAIN])
 
     shown = [next(str(row[name]) for name in TIMES if row[name] is not None) for row in parsed.rows]
     assert shown == [
@@ -96,15 +84,10 @@ def test_what_would_take_a_value_for_another_one_does_not_get_it(
     functions: Callable[..., None], sinks: Callable[[], Any], more: dict[str, str], bad: list[int]
 ) -> None:
     """Arrow has no infinity and no 24:00:00: a function, Spark or a reader of Parquet would see other times. Spark gets a time as text."""
-    functions(
-        as_is=lambda rows: rows, made=lambda rows: pa.record_batch({"value": pa.array([b""] * rows.num_rows)})
-    )  # fmt: skip
-    parse = Json(columns=TIMES)
-    pipeline = Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=parse, sinks=sinks(), bad_records="quarantine", **more
-    )
+    functions(as_is=lambda rows: rows, made=lambda rows: pa.record_batch({"value": pa.array([b""] * rows.num_rows)}))
+    declared = pipeline(sinks(), parse=Json(columns=TIMES), bad_records="quarantine", **more)
 
-    refused = parse_values(pipeline, [*STRANGE, *PLAIN]).refused
+    refused = parse_values(declared, [*STRANGE, *PLAIN]).refused
 
     assert [one.offset for one in refused if "an infinite date" in one.reason] == bad
 
@@ -112,24 +95,11 @@ def test_what_would_take_a_value_for_another_one_does_not_get_it(
 def test_texts_take_every_value() -> None:
     files = Files(path="/tmp/no-file-is-written", format="csv", columns=TIMES)
 
-    parsed = parse_values(
-        Pipeline(name="p", source=KafkaSource(topics="t"), parse=Json(columns=TIMES), sinks=files), STRANGE
-    )
-
-    assert parsed.refused == []
+    assert parse_values(pipeline(files, parse=Json(columns=TIMES)), STRANGE).refused == []
 
 
 P = "__debezium_unavailable_value"
 BASE64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
-
-
-def parse_json(
-    parser: ReadyMadeParser, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()
-) -> list[dict[str, Any]]:
-    sink = PostgresTable(table="s", columns=parser.record)
-    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=parser, sinks=sink)
-    key, value = pa.array(keys or [None] * len(values), pa.binary()), pa.array(values, pa.binary())
-    return list(build_parser(pipeline.spec)(pa.record_batch({"key": key, "value": value})).to_pylist())
 
 
 # Defaults
@@ -161,7 +131,7 @@ def test_a_missing_member_has_its_default_and_null_is_null(at_once: bool) -> Non
     values = [json.dumps({"id": number, **given}).encode() for number, (given, _) in enumerate(GIVEN)]
     spelled = [*values, b'{"id":10,"\\u0070lan":"gold","n":1.5}', b'{"id":11,"plan":"gold","plan":null}']
     with mock.patch.object(json_values, "_ONE_BY_ONE", 2 if at_once else 10**9):
-        rows = parse_json(PLAN, spelled)
+        rows = parse(PLAN, spelled)
 
     shown = [row | {"n": None if row["n"] is None else str(row["n"])} for row in rows]
     expected = [{"id": number, **DEFAULTS, **differs, "_error": None} for number, (_, differs) in enumerate(GIVEN)]
@@ -173,7 +143,7 @@ def test_a_missing_member_has_its_default_and_null_is_null(at_once: bool) -> Non
 
 
 def test_a_default_makes_no_bad_record_good_and_a_tombstone_takes_none() -> None:
-    rows = parse_json(PLAN, [b"[]", b'{"n":"x"}', b'{"address":3}', b"\xff", None, None], [None] * 5 + [b'{"id":7}'])
+    rows = parse(PLAN, [b"[]", b'{"n":"x"}', b'{"address":3}', b"\xff", None, None], [None] * 5 + [b'{"id":7}'])
 
     assert [row["_error"] is not None for row in rows] == [True] * 4 + [False] * 2
     assert rows[4] == {"id": None, **NULLS, "_error": None}
@@ -182,7 +152,7 @@ def test_a_default_makes_no_bad_record_good_and_a_tombstone_takes_none() -> None
 
 def test_a_default_that_its_column_does_not_hold_is_refused_before_any_record() -> None:
     with pytest.raises(DeclarationError, match="parse.defaults: .* give a default that the column holds"):
-        parse_json(Json(columns={"n": "numeric(3,2)"}, defaults={"n": 12.345}), [])
+        parse(Json(columns={"n": "numeric(3,2)"}, defaults={"n": 12.345}), [])
 
 
 # Placeholders
@@ -211,7 +181,7 @@ def test_a_placeholder_is_recognized_in_every_form(form: str) -> None:
     values = [json.dumps(record).replace("PLACEHOLDER", _md5_uuid()).encode() for record in records]
     values.append(values[0].replace(b"__debezium", b"\\u005f_debezium"))
 
-    rows = parse_json(parser, values)
+    rows = parse(parser, values)
 
     assert [row["_error"] for row in rows] == [None] * 4
     assert [row["_unavailable"] for row in rows[:3]] == [["v", "w"], ["k"], ["w"]]
@@ -229,7 +199,7 @@ def _md5_uuid() -> str:
 
 @pytest.mark.parametrize("value", NO_FORM, ids=str)
 def test_what_is_no_placeholder_stays_the_value(value: Any) -> None:
-    [row] = parse_json(Json(columns={"v": "jsonb"}, unavailable=P), [json.dumps({"v": value}).encode()])
+    [row] = parse(Json(columns={"v": "jsonb"}, unavailable=P), [json.dumps({"v": value}).encode()])
 
     assert row["_unavailable"] is None
     assert (None if row["v"] is None else json.loads(row["v"])) == value
@@ -238,10 +208,9 @@ def test_what_is_no_placeholder_stays_the_value(value: Any) -> None:
 @pytest.mark.parametrize("value", [[P, P], {"a": P}, {P: P, "a": 1}, ["a", {"b": [P]}], {"a": [BASE64]}], ids=str)
 def test_a_placeholder_among_other_values_is_a_bad_record(value: Any) -> None:
     """A document with a part that is not there is no value that a table may hold."""
-    [row] = parse_json(
-        Json(columns={"v": "text[]" if value == [P, P] else "jsonb"}, unavailable=P),
-        [json.dumps({"v": value}).encode()],
-    )
+    kind = "text[]" if value == [P, P] else "jsonb"
+
+    [row] = parse(Json(columns={"v": kind}, unavailable=P), [json.dumps({"v": value}).encode()])
 
     assert "v: the value holds the placeholder of a value that its connector did not have" in row["_error"]
 
@@ -267,9 +236,9 @@ SINKS = {
 def test_only_an_upsert_that_keeps_takes_a_record_without_the_value(sink: str) -> None:
     parser = Json(columns={**KV, "n": "bigint"}, unavailable=P)
     left_out = {"k": "a", "v": P, "n": P} if sink == "add" else {"k": "a", "v": P, "n": 1}
-    pipeline = Pipeline(name="p", source=KafkaSource(topics="s"), parse=parser, sinks=SINKS[sink])
+    declared = pipeline(SINKS[sink], parse=parser, source=KafkaSource(topics="s"))
 
-    found = parse_values(pipeline, [json.dumps(left_out).encode(), b'{"k":"a","v":"b","n":1}'])
+    found = parse_values(declared, [json.dumps(left_out).encode(), b'{"k":"a","v":"b","n":1}'])
 
     if sink in ("upsert that keeps", "without the column"):
         assert found.refused == []
@@ -288,7 +257,7 @@ FRAMED_JSON, FRAMED_AVRO = b'\0\0\0\x01\x2a{"a": 1}', b"\0\0\0\0\x07\x02\x06abc"
     "parser", [Json(columns={"a": "int"}), Text(), Regex(pattern="(?P<a>.*)")], ids=["json", "text", "regex"]
 )
 def test_a_framed_record_is_bad_with_what_it_is_and_what_to_declare(parser: ReadyMadeParser) -> None:
-    as_json, as_avro, plain = parse_json(parser, [FRAMED_JSON, FRAMED_AVRO, b'{"a": "\0"}'])
+    as_json, as_avro, plain = parse(parser, [FRAMED_JSON, FRAMED_AVRO, b'{"a": "\0"}'])
 
     assert "in a schema registry's framing (a zero byte and the schema id 298 " in as_json["_error"]
     assert "declare parse=Json(columns=…, framed=True)" in as_json["_error"]
@@ -300,13 +269,11 @@ def test_a_framed_record_is_bad_with_what_it_is_and_what_to_declare(parser: Read
 def test_what_is_framed_is_read_as_declared() -> None:
     keys = [None, None, None, b'\0\0\0\0\x07{"a": 7}', b'{"a": 8}', None]
 
-    rows = parse_json(
-        Json(columns={"a": "int"}, framed=True),
-        [FRAMED_JSON, b'{"a": 2}', b"\0\0\0\0\0", None, None, FRAMED_AVRO],
-        keys,
-    )
+    values = [FRAMED_JSON, b'{"a": 2}', b"\0\0\0\0\0", None, None, FRAMED_AVRO]
+
+    rows = parse(Json(columns={"a": "int"}, framed=True), values, keys)
 
     assert [row["a"] for row in rows] == [1, None, None, 7, 8, None]
     assert ["framing" in (row["_error"] or "") for row in rows] == [False, True, True, False, False, False]
     assert rows[5]["_error"] is not None
-    assert parse_json(Bytes(), [FRAMED_JSON])[0]["value"] == FRAMED_JSON
+    assert parse(Bytes(), [FRAMED_JSON])[0]["value"] == FRAMED_JSON

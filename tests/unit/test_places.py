@@ -2,8 +2,6 @@
 the same without a checkout."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from epochline.config import places
 from epochline.local import credentials
 from epochline.local.stack import Stack
 from epochline.spark import main
+from tests.commands import python
 
 ROOT = Path(__file__).parents[2]
 NAMED = ("EPOCHLINE_PROJECT", "EPOCHLINE_DAGS", "EPOCHLINE_HOME")
@@ -78,23 +77,13 @@ def test_the_job_imports_functions_of_the_project_and_none_of_its_own_modules_by
     own = tmp_path / "spark_jobs" / "state.py"
     own.parent.mkdir()
     own.touch()
-    environment = {**os.environ, "EPOCHLINE_PROJECT": str(tmp_path), "PYTHONPATH": str(ROOT / "include")}
+    variables = {"EPOCHLINE_PROJECT": str(tmp_path), "PYTHONPATH": str(ROOT / "include")}
 
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_STATE, main.__file__], env=environment, capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout == f"{own}\n"
+    assert python("-c", IMPORT_STATE, main.__file__, variables=variables).stdout == f"{own}\n"
 
 
 @pytest.mark.parametrize(
     "program", [[main.__file__], ["-m", main.__name__], [str(ROOT / "spark_jobs" / "pre_commit.py")]]
 )
 def test_the_job_is_a_file_and_a_module(program: list[str]) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "include")}
-
-    done = subprocess.run(
-        [sys.executable, *program, "--help"], env=environment, capture_output=True, text=True, check=True
-    )
-
-    assert "--attempt" in done.stdout
+    assert "--attempt" in python(*program, "--help", variables={"PYTHONPATH": str(ROOT / "include")}).stdout

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +14,7 @@ from epochline.config.discovery import find
 from epochline.declare.specs import load_function
 from epochline_examples.producers import PRODUCERS
 from pipelines import ip_count, orders, raw_value, sink_comparison
+from tests.commands import python
 from tests.reading import source_batch
 from tests.unit.partitions import tp
 
@@ -50,9 +49,7 @@ def test_the_program_s_own_parse_takes_every_line(name: str, program: str) -> No
 @pytest.mark.parametrize("name", PRODUCERS)
 def test_a_producer_ends_after_a_thousand_lines_unless_somebody_says_otherwise(name: str) -> None:
     """X16."""
-    command = [sys.executable, "-m", "epochline_examples.producers", name]
-
-    said = subprocess.run(command, cwd=ROOT / "include", capture_output=True, text=True, check=True).stdout
+    said = python("-m", "epochline_examples.producers", name, cwd=ROOT / "include").stdout
 
     assert len(said.splitlines()) == 1000
 

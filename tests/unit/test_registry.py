@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from epochline import Avro, KafkaSource, Pipeline, PostgresTable
+from epochline import Avro, Pipeline
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.avro_values import derived_schema
 from epochline.config.connections import Connection
@@ -31,6 +31,7 @@ from epochline.errors import (
     SourceAuthenticationError,
     SourceUnavailableError,
 )
+from tests.declaring import pipeline, read_back
 
 
 @pytest.mark.parametrize(
@@ -263,24 +264,17 @@ def test_a_derived_schema_and_the_type_that_is_proposed_hold_their_columns(kind:
     Avro(columns={"a": kind}, schema_=of({"name": "a", "type": avro_type(column_type(kind))}))
 
 
-def parsed_by(parse: Avro) -> Pipeline:
-    return Pipeline(name="p", source=KafkaSource(topics="t"), parse=parse, sinks=PostgresTable(table="t"))
-
-
 def test_a_stored_declaration_with_a_narrower_field_is_read() -> None:
-    pipeline = parsed_by(Avro(columns={"a": "bigint"}, schema_=of({"name": "a", "type": "long"})))
-    stored = pipeline.stored().replace('"long"', '"int"')
+    declared = pipeline(parse=Avro(columns={"a": "bigint"}, schema_=of({"name": "a", "type": "long"})))
+    stored = declared.stored().replace('"long"', '"int"')
 
     again = Pipeline.from_stored(stored)
 
-    assert stored != pipeline.stored()
+    assert stored != declared.stored()
     assert again.stored() == stored
 
 
 def test_a_declaration_with_avro_survives_the_ledger_and_names_its_registry() -> None:
-    pipeline = parsed_by(Avro(columns={"a": "text"}, schema_=of(A_TEXT), registry="theirs"))
+    declared = pipeline(parse=Avro(columns={"a": "text"}, schema_=of(A_TEXT), registry="theirs"))
 
-    again = Pipeline.from_stored(pipeline.stored())
-
-    assert again == pipeline
-    assert registry_connections(again) == ("theirs",)
+    assert registry_connections(read_back(declared)) == ("theirs",)

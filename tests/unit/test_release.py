@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from epochline.declare.version import VERSION
+from tests.commands import git
 from tests.release import problems, released
 
 ROOT = Path(__file__).parents[2]
 CHANGELOG = "# Changelog\n\n## Unreleased\n\n- new\n\n## 0.1.0 - 2026-11-23\n\n- old\n"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    named = ("-c", "user.name=a", "-c", "user.email=a@example.com")
-    done = subprocess.run(["git", *named, *arguments], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout
 
 
 @pytest.fixture
@@ -39,15 +34,10 @@ def clone(tmp_path: Path) -> Path:
 
 
 def release(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.release"]
     return subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": "include:."},
-    )
+        [sys.executable, "-m", "tests.release"], cwd=folder, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": "include:."},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_a_release_is_built_checked_and_named_and_nothing_is_published(clone: Path) -> None:

@@ -1,6 +1,7 @@
 """Several sources: what a declaration refuses, what it keeps, and how the ledger names clusters (N7)."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,64 +28,58 @@ from epochline.errors import ConfigurationError, DeclarationError
 from epochline.protocol.changes import Effect, changes
 from epochline.protocol.offsets import cluster_ids, cluster_text, moved_clusters, with_clusters
 from epochline.spark.credentials import read_credentials
+from tests.declaring import read_back
 
-ORDERS = Input(
-    source=KafkaSource(topics="t", connection="shop"), parse=Json(columns={"order_id": "text", "customer": "bigint"})
-)
-CUSTOMERS = Input(
-    source=KafkaSource(topics="t", connection="crm"), parse=Json(columns={"customer": "bigint", "name": "text"})
-)
+SHOP, CRM = (KafkaSource(topics="t", connection=name) for name in ("shop", "crm"))
+ORDERS = Input(source=SHOP, parse=Json(columns={"order_id": "text", "customer": "bigint"}))
+CUSTOMERS = Input(source=CRM, parse=Json(columns={"customer": "bigint", "name": "text"}))
+BOTH = Sources(inputs={"orders": ORDERS, "customers": CUSTOMERS})
 TABLE = PostgresTable(table="joined", columns={"order_id": "text", "name": "text"}, aggregated=True)
 
 
 def joined(**changes: Any) -> Pipeline:
-    fields: dict[str, Any] = {
-        "name": "joined",
-        "source": Sources(inputs={"orders": ORDERS, "customers": CUSTOMERS}),
-        "transform": "pipelines.orders_with_customers:join",
-        "sinks": TABLE,
-    }
-    return Pipeline(**{**fields, **changes})
+    join = "pipelines.orders_with_customers:join"
+    return Pipeline(**{"name": "joined", "source": BOTH, "transform": join, "sinks": TABLE} | changes)
 
 
 WINDOWS = Windowed(
-    time=EventTime(column="at"),
-    window=Tumbling(size=5),
-    key="customer",
-    aggregates={"count": "count(*)"},
+    time=EventTime(column="at"), window=Tumbling(size=5), key="customer", aggregates={"count": "count(*)"},
     into="joined",
-)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"parse": Text()}, "parse: each of several sources has its own; give it to the Input"),
-        ({"record": {"a": "text"}}, "record: each of several sources has its own"),
-        ({"explode": "a"}, "explode: each of several sources has its own"),
-        ({"transform": None}, "transform: name the function that makes rows of several sources"),
-        ({"transform": None, "windows": WINDOWS}, "windows: count the records of one source"),
-        ({"wake_on_data": 10}, "wake_on_data: only one source starts runs"),
-        ({"state": StateTable(table="s", key="nothing", columns={"nothing": "text"})}, "the record has no nothing"),
-        ({"source": KafkaSource(topics="t")}, "parse: name a ready-made parser, or a function"),
-    ],
 )  # fmt: skip
-def test_what_does_not_fit_several_sources_is_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(DeclarationError, match=said):
-        joined(**change)
+
+
+NOTHING = StateTable(table="s", key="nothing", columns={"nothing": "text"})
+PLAIN = KafkaSource(topics="t")
+LIMITED = KafkaSource(topics="t", records_per_epoch=5)
+A = {"a": "text"}
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("declare", "fields", "said"),
     [
-        ({"orders": ORDERS}, "at least 2"),
-        ({"orders": ORDERS, "a/b": CUSTOMERS}, "letters, digits"),
-        ({"orders": ORDERS, "": CUSTOMERS}, "letters, digits"),
+        (joined, {"parse": Text()}, "parse: each of several sources has its own; give it to the Input"),
+        (joined, {"record": A}, "record: each of several sources has its own"),
+        (joined, {"explode": "a"}, "explode: each of several sources has its own"),
+        (joined, {"transform": None}, "transform: name the function that makes rows of several sources"),
+        (joined, {"transform": None, "windows": WINDOWS}, "windows: count the records of one source"),
+        (joined, {"wake_on_data": 10}, "wake_on_data: only one source starts runs"),
+        (joined, {"state": NOTHING}, "the record has no nothing"),
+        (joined, {"source": PLAIN}, "parse: name a ready-made parser, or a function"),
+        (Sources, {"inputs": {"orders": ORDERS}}, "at least 2"),
+        (Sources, {"inputs": {"orders": ORDERS, "a/b": CUSTOMERS}}, "letters, digits"),
+        (Sources, {"inputs": {"orders": ORDERS, "": CUSTOMERS}}, "letters, digits"),
+        (Input, {"source": PLAIN, "parse": "pipelines.cdc_orders:parse"}, "record: name the columns"),
+        (Input, {"source": PLAIN, "parse": Text(), "record": A}, "record: a ready-made parser brings its own columns"),
+        (Input, {"source": LIMITED, "parse": Text()}, "one limit for all sources"),
+        (Input, {"source": {"nonsense": 1}, "parse": Text()}, "unknown type of source"),
     ],
 )
-def test_inputs_are_two_at_least_and_have_plain_names(inputs: dict[str, Input], said: str) -> None:
+def test_what_does_not_fit_several_sources_is_refused(
+    declare: Callable[..., object], fields: dict[str, Any], said: str
+) -> None:
+    """An input is checked as a pipeline's source and parse are. Inputs are two at least and have plain names."""
     with pytest.raises(DeclarationError, match=said):
-        Sources(inputs=inputs)
+        declare(**fields)
 
 
 def test_two_inputs_read_one_topic_only_if_one_of_them_has_no_mirror() -> None:
@@ -94,20 +89,6 @@ def test_two_inputs_read_one_topic_only_if_one_of_them_has_no_mirror() -> None:
     with pytest.raises(DeclarationError, match=r"inputs.orders and inputs.again both read topic t of shop"):
         Sources(inputs={"orders": ORDERS, "again": again})
     assert Sources(inputs={"orders": ORDERS, "again": quiet}).mirror
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"parse": "pipelines.cdc_orders:parse"}, "record: name the columns"),
-        ({"parse": Text(), "record": {"a": "text"}}, "record: a ready-made parser brings its own columns"),
-        ({"parse": Text(), "source": KafkaSource(topics="t", records_per_epoch=5)}, "one limit for all sources"),
-        ({"parse": Text(), "source": {"nonsense": 1}}, "unknown type of source"),
-    ],
-)
-def test_an_input_is_checked_as_a_pipelines_source_and_parse_are(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(DeclarationError, match=said):
-        Input(**{"source": KafkaSource(topics="t"), **fields})
 
 
 def test_no_input_may_begin_from_the_group_that_the_heads_are_mirrored_to() -> None:
@@ -120,15 +101,12 @@ def test_no_input_may_begin_from_the_group_that_the_heads_are_mirrored_to() -> N
 
 def test_a_declaration_of_several_sources_is_read_back_from_the_ledger() -> None:
     own = Input(source=CustomSource(source="epochline.sources.counter:Counter"), parse=Text())
-    pipeline = joined(source=Sources(inputs={"orders": ORDERS, "numbers": own}, records_per_epoch=7))
-    again = Pipeline.from_stored(pipeline.stored())
 
-    assert again == pipeline
-    assert again.declaration_hash == pipeline.declaration_hash
+    read_back(joined(source=Sources(inputs={"orders": ORDERS, "numbers": own}, records_per_epoch=7)))
 
 
 def test_a_single_source_is_the_one_input_without_a_name() -> None:
-    single = joined(source=ORDERS.source, parse=ORDERS.parse)
+    single = joined(source=SHOP, parse=ORDERS.parse)
 
     assert single.inputs == {"": ORDERS}
     assert "inputs" not in single.stored()
@@ -183,15 +161,12 @@ def effects(before: Sources | KafkaSource, now: Sources | KafkaSource) -> dict[s
     return {one.field: one.effect for one in changes(*found)}
 
 
-BOTH = Sources(inputs={"orders": ORDERS, "customers": CUSTOMERS})
-
-
 @pytest.mark.parametrize(
     ("now", "found"),
     [
         (Sources(inputs={"orders": ORDERS, "clients": CUSTOMERS}),
          {"source.inputs.customers": Effect.NEXT_EPOCH, "source.inputs.clients": Effect.REFUSED}),
-        (ORDERS.source, {"source": Effect.REFUSED}),
+        (SHOP, {"source": Effect.REFUSED}),
         (Sources(inputs={**BOTH.inputs, "more": Input(source=KafkaSource(topics="u"), parse=Text())}),
          {"source.inputs.more": Effect.NEXT_EPOCH}),
         (Sources(inputs={"orders": ORDERS, "customers": CUSTOMERS.model_copy(update={"parse": Text()})}),
@@ -243,13 +218,3 @@ def test_a_job_finds_the_brokers_of_each_connection_in_its_file(tmp_path: Path) 
         "shop": "shop:1", "crm": "crm:1", "other": None,
     }  # fmt: skip
     assert "shop:1" not in repr(found)
-
-
-@pytest.mark.parametrize("kafkas", [[], {"shop": "shop:1"}, {"shop": {}}])
-def test_a_file_whose_brokers_are_incomplete_is_refused(kafkas: object, tmp_path: Path) -> None:
-    file = tmp_path / "credentials.json"
-    file.touch(mode=0o600)
-    file.write_text(json.dumps({"postgres": {"dsn": "postgresql://h/d"}, "kafka": None, "kafkas": kafkas}))
-
-    with pytest.raises(ConfigurationError, match="kafkas"):
-        read_credentials({"EPOCHLINE_CREDENTIALS": str(file)})

@@ -1,7 +1,7 @@
 """Two declarations of one table, and broken ones, are reported with their files, and hide no other pipeline."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,24 +12,18 @@ from epochline.config import discovery, places
 from epochline.config.shared_tables import refuse_newer_file, shared_tables
 from epochline.errors import DeclarationError, EpochlineError
 from epochline.local.stack import Stack
-from tests.commands import caller
+from tests.commands import Call
 from tests.declaring import DAG, declare
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    return tmp_path
-
-
-def test_a_table_of_two_pipelines_is_reported_with_both_files(folder: Path) -> None:
-    declare(folder, "one", "rows")
-    declare(folder, "two", "public.rows")
+def test_a_table_of_two_pipelines_is_reported_with_both_files(dags: Path) -> None:
+    declare(dags, "one", "rows")
+    declare(dags, "two", "public.rows")
 
     (error,) = shared_tables(discovery.look())
 
-    assert f"{folder / 'one.py'}:3" in str(error)
-    assert f"{folder / 'two.py'}:3" in str(error)
+    assert f"{dags / 'one.py'}:3" in str(error)
+    assert f"{dags / 'two.py'}:3" in str(error)
     assert "'one' and 'two'" in str(error)
 
 
@@ -53,32 +47,27 @@ def test_the_examples_share_no_table_with_each_other_or_with_this_project() -> N
     ids=["names it in no text", "imports Airflow"],
 )
 def test_a_file_that_does_not_name_the_table_or_that_imports_airflow_is_not_read(
-    folder: Path, table: str, head: str
+    dags: Path, table: str, head: str
 ) -> None:
     """Airflow would take the DAGs of a file that is read on the way for those of the file that it reads."""
-    declare(folder, "new", "rows")
-    (folder / "old.py").write_text(head + DAG.format(name="old", table="TABLE").replace('"TABLE"', table))
-    os.utime(folder / "old.py", (1, 1))
-    new = discovery.declared_in([folder / "new.py"]).pipelines["new"]
+    declare(dags, "new", "rows")
+    (dags / "old.py").write_text(head + DAG.format(name="old", table="TABLE").replace('"TABLE"', table))
+    os.utime(dags / "old.py", (1, 1))
+    new = discovery.declared_in([dags / "new.py"]).pipelines["new"]
 
-    refuse_newer_file(new, folder / "new.py", folder)
+    refuse_newer_file(new, dags / "new.py", dags)
 
     assert len(shared_tables(discovery.look())) == 1
 
 
-def test_migrate_refuses_before_it_asks_a_server(folder: Path) -> None:
-    declare(folder, "one", "rows")
-    declare(folder, "two", "rows")
+def test_migrate_refuses_before_it_asks_a_server(dags: Path) -> None:
+    declare(dags, "one", "rows")
+    declare(dags, "two", "rows")
 
     with pytest.raises(DeclarationError, match="both name the table rows"):
         declarations.migrate()
 
 
-GOOD = """from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag
-
-table = PostgresTable(table="{name}", columns={{"value": "bytea"}})
-epoch_dag(Pipeline(name="{name}", source=KafkaSource(topics="{topic}"), parse=Bytes(), sinks=table))
-"""
 BROKEN = {
     "a wrong field": ("from epochline import KafkaSource, epoch_dag\n\nKafkaSource(subject='a')\n", 3),
     "no Python": ("epoch_dag = 1\nepoch_dag(\n", 2),
@@ -90,7 +79,7 @@ BROKEN = {
 def test_a_broken_file_is_named_with_its_line_and_hides_no_other(tmp_path: Path, kind: str) -> None:
     text, line = BROKEN[kind]
     (tmp_path / "a_broken.py").write_text(text)
-    (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
+    declare(tmp_path, "good", "good")
 
     declared = discovery.look(tmp_path)
 
@@ -105,20 +94,30 @@ def made(found: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str,
     return {name: [name] for name in found}, {}
 
 
-def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def declare_one_table_twice(dags: Path) -> str:
+    declare(dags, "one", "rows")
+    declare(dags, "two", "rows")
+    return "pipelines 'one' and 'two' both name the table rows"
+
+
+def declare_wrongly(dags: Path) -> str:
+    (dags / "broken.py").write_text(BROKEN["a wrong field"][0])
+    return f"broken declaration: {dags / 'broken.py'}:3: "
+
+
+@pytest.mark.parametrize("declare_what", [declare_one_table_twice, declare_wrongly])
+def test_up_names_what_is_refused_and_makes_the_targets_of_the_others(
+    dags: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], declare_what: Callable[[Path], str]
 ) -> None:
-    declare(tmp_path, "one", "rows")
-    declare(tmp_path, "two", "rows")
-    declare(tmp_path, "good", "good")
-    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    refused = declare_what(dags)
+    declare(dags, "good", "good")
     monkeypatch.setattr(declarations, "create_targets", made)
     said: list[str] = []
 
     declarations.create_declared(said.append)
 
     assert said == ["good: made good"]
-    assert "pipelines 'one' and 'two' both name the table rows" in capsys.readouterr().err
+    assert refused in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -127,40 +126,23 @@ def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_othe
     ids=["status", "up kafka", "up spark"],
 )
 def test_a_command_on_the_stack_names_a_broken_declaration(
-    command: tuple[str, ...], expected: int, no_stack: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
-    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    called: Call, command: tuple[str, ...], expected: int, dags: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = declare_wrongly(dags)
     monkeypatch.setattr(Stack, "up", lambda stack, parts, **options: None)
 
-    code, _, err = caller(monkeypatch, capsys)(*command)
+    code, _, err = called(*command)
 
     assert code == expected
-    assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in err
+    assert broken in err
 
 
 def test_a_folder_of_declarations_that_is_missing_does_not_hide_the_stack(
-    no_stack: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    called: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path / "none"))
 
-    code, out, err = caller(monkeypatch, capsys)("status")
+    code, out, err = called("status")
 
     assert (code, "stopped" in out) == (3, True)
     assert f"warning: there is no folder {tmp_path / 'none'}" in err
-
-
-def test_up_names_a_broken_declaration_and_makes_the_targets_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
-    (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
-    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    monkeypatch.setattr(declarations, "create_targets", made)
-    said: list[str] = []
-
-    declarations.create_declared(said.append)
-
-    assert said == ["good: made good"]
-    assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in capsys.readouterr().err

@@ -1,15 +1,18 @@
 """Runs of the tests: a skip that nobody listed fails them, and a file has every test's and fixture's duration."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import python
 from tests.skips import LISTED
 
-ROOT = Path(__file__).parents[2]
+
+def ran(folder: Path, plugin: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A run in CI of the tests in a folder, with a plugin of these tests."""
+    variables = {"PYTHONPATH": str(Path(__file__).parents[2]), "CI": "true"}
+    return python("-m", "pytest", "-p", plugin, *options, cwd=folder, check=False, variables=variables)
 
 
 @pytest.mark.parametrize(("reason", "code"), [(LISTED[0], 0), ("no PgBouncer on this machine", 1)])
@@ -19,10 +22,7 @@ def test_an_unlisted_skip_fails_the_run_and_is_named(tmp_path: Path, processes: 
         f"import pytest\n\ndef test_one():\n    pytest.skip({reason!r})\n\ndef test_two():\n    pass\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.skips", "-n", processes, "--strict-skips"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = ran(tmp_path, "tests.skips", "-n", processes, "--strict-skips")
 
     assert done.returncode == code, done.stdout
     assert f"1 skipped, {code} for a reason not in tests/skips.py" in done.stdout
@@ -52,11 +52,8 @@ def test_two():
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_every_test_and_every_fixture_is_in_the_file_and_ci_prints_the_sums(tmp_path: Path, processes: str) -> None:
     (tmp_path / "test_some.py").write_text(OF_EACH_KIND)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.durations", "-n", processes, "--durations-file", "out/durations"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "CI": "true"},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+
+    done = ran(tmp_path, "tests.durations", "-n", processes, "--durations-file", "out/durations")
 
     lines = (tmp_path / "out" / "durations").read_text().splitlines()
     fields = [line.split("\t") for line in lines]

@@ -4,7 +4,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
 import tempfile
 import uuid
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from epochline.errors import ConfigurationError, EpochFencedError
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
 from epochline.spark.failure import epochline_error_from
 from epochline.spark.session import in_session
+from tests.commands import python
 
 _GOOD = {"postgres": {"dsn": "postgresql://u:hidden@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
 
@@ -70,10 +70,13 @@ def test_a_source_of_a_users_own_gets_its_connection_and_shows_no_secret(tmp_pat
         (json.dumps({"postgres": {"dsn": "hidden"}, "kafka": _GOOD["kafka"]}), 0o600, "dsn"),
         (json.dumps({"postgres": _GOOD["postgres"]}), 0o600, "bootstrap.servers"),
         (json.dumps(["hidden"]), 0o600, "dsn"),
+        (json.dumps(_GOOD | {"kafka": None, "kafkas": []}), 0o600, "kafkas"),
+        (json.dumps(_GOOD | {"kafka": None, "kafkas": {"shop": "shop:1"}}), 0o600, "kafkas"),
+        (json.dumps(_GOOD | {"kafka": None, "kafkas": {"shop": {}}}), 0o600, "kafkas"),
     ],
     ids=[
         "source with a stranger", "no connection", "registry without url", "registry with a stranger", "no registries", "readable by others", "no JSON", "bad DSN",
-        "no servers", "no object",
+        "no servers", "no object", "no brokers", "brokers of no form", "brokers without an address",
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_refused_without_showing_it(
@@ -171,8 +174,7 @@ def test_a_file_that_was_put_in_place_by_hand_stays(tmp_path: Path) -> None:
 
 def test_what_a_killed_task_left_is_deleted_by_the_next_one() -> None:
     """SIGKILL ends the task before its driver reads the file."""
-    command = [sys.executable, "-c", HOLDER, json.dumps(CONNECTIONS)]
-    left = Path(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
+    left = Path(python("-c", HOLDER, json.dumps(CONNECTIONS), check=False).stdout.strip())
     assert left.exists()
 
     with file_of_credentials(CONNECTIONS):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -18,7 +18,6 @@ from epochline import (
     EventTime,
     Files,
     Json,
-    KafkaSource,
     KafkaTopic,
     Pipeline,
     PostgresTable,
@@ -27,15 +26,18 @@ from epochline import (
     Text,
     Tumbling,
     Windowed,
-)  # fmt: skip
-from epochline.errors import InputCutError
+)
+from epochline.declare import version
+from epochline.declare.version import VERSION
+from epochline.errors import InputCutError, VersionError
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.spark.functions import ship_functions
+from epochline.spark.functions import of_this_version, ship_functions
 from epochline.spark.part_rows import ParseTask, one_pass_writer, sink_writer
 from epochline.spark.source import require_whole_input
 from epochline.spark.staging import StagingWriter
 from epochline.spark.state import StateReader, WindowReader
+from tests.declaring import pipeline
 
 END_OF_STREAM = struct.pack("!i", -4)
 SCHEMA = pa.schema([("value", pa.int64())])
@@ -80,6 +82,37 @@ def test_outside_a_worker_there_is_nothing_to_ask() -> None:
     require_whole_input("the attempt")
 
 
+@pytest.mark.fault("F56")
+def test_a_worker_with_another_version_refuses_before_it_makes_an_object_of_the_drivers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-4: values that another version pickled would be put into other fields."""
+    shipped = cloudpickle.dumps(of_this_version(_Made()))
+    assert cloudpickle.loads(shipped)(1) == 2
+
+    monkeypatch.setattr(version, "VERSION", "9.0.0")
+    made = len(_Made.made)
+    with pytest.raises(VersionError, match=f"has epochline {VERSION}, and a Python worker of Spark has 9\\.0\\.0"):
+        cloudpickle.loads(shipped)(1)
+
+    assert len(_Made.made) == made
+
+
+class _Made:
+    """A function whose every reading from a pickle is noted."""
+
+    made: ClassVar[list[object]] = []
+
+    def __setstate__(self, state: object) -> None:
+        self.made.append(state)
+
+    def __getstate__(self) -> object:
+        return "state"
+
+    def __call__(self, number: int) -> int:
+        return number + 1
+
+
 COLUMNS = {"who": "text", "n": "bigint"}
 HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 ROWS = PostgresTable(table="rows", columns=COLUMNS)
@@ -116,8 +149,8 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 
 def shipped_pipeline(*sinks: Any, **declared: Any) -> Pipeline:
-    declared = {"parse": Json(columns={**COLUMNS, "at": "timestamptz"})} | declared
-    return Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, bad_records="quarantine", **declared)
+    parse = Json(columns={**COLUMNS, "at": "timestamptz"})
+    return pipeline(*sinks, **{"parse": parse, "bad_records": "quarantine"} | declared)
 
 
 def ticket(declared: Pipeline) -> StagingTicket:

@@ -22,21 +22,14 @@ FAILED: dict[str, Any] = {
     "failure_class": "KeyError", "failure_command": None,
 }  # fmt: skip
 ABORTED: dict[str, Any] = {
-    "aborts": 1,
-    "failing_since": None,
-    "failure": None,
-    "failure_command": None,
-    "failed_epoch": None,
-}
+    "aborts": 1, "failing_since": None, "failure": None, "failure_command": None, "failed_epoch": None,
+}  # fmt: skip
 ABORTED |= {"aborted_epoch": 7, "aborted_at": NOW, "aborted_error": "why", "aborted_command": None}
 PAUSED: dict[str, Any] = {"paused_at": NOW, "paused_by": "ada", "paused_reason": "why", "paused_command": None}
 STOPPED: dict[str, Any] = {**PAUSED, "paused_by": "epochline"}
 PLANLESS: dict[str, Any] = {
-    "plan_error": "TargetError: no",
-    "plan_failures": 2,
-    "plan_failing_since": NOW,
-    "plan_command": "migrate",
-}
+    "plan_error": "TargetError: no", "plan_failures": 2, "plan_failing_since": NOW, "plan_command": "migrate",
+}  # fmt: skip
 RESUME, RUN, ABORT = "resume orders --reason …", "run orders", "abort orders 7 --reason …"
 
 CASES: list[tuple[dict[str, Any], str, str, str | None]] = [

@@ -1,15 +1,18 @@
 """Keyed state as it is declared, and when it is what the last epoch left (C1, C9, S14)."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
+from epochline import Pipeline, PostgresTable, StateTable
 from epochline.declare.state import StateDigest, StateStanding, check_state
 from epochline.errors import DeclarationError, StateError
-from epochline.protocol.changes import changes
+from epochline.protocol.changes import Effect
+from tests import declaring
+from tests.declaring import effects, read_back
 
 COLUMNS = {"client": "text", "requests": "bigint"}
 TRANSFORM = "pipelines.access_log:per_client"
@@ -20,62 +23,48 @@ def state(**fields: Any) -> StateTable:
 
 
 def pipeline(**fields: Any) -> Pipeline:
-    return Pipeline(**({
-        "name": "p", "source": KafkaSource(topics="t"), "parse": Text(), "transform": TRANSFORM,
-        "sinks": [PostgresTable(table="out", columns=COLUMNS, aggregated=True)], "state": [state()],
-    } | fields))  # fmt: skip
+    out = PostgresTable(table="out", columns=COLUMNS, aggregated=True)
+    return declaring.pipeline(out, **{"transform": TRANSFORM, "state": [state()]} | fields)
+
+
+JSON = {"client": "text", "seen": "json"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("declare", "fields", "said"),
     [
-        ({"columns": None}, "columns: a state table needs its columns declared"),
-        ({"key": ()}, "key: mode 'upsert' needs it"),
-        ({"key": "nobody"}, "key: nobody is not among the columns"),
-        ({"order_by": "requests"}, "order_by: not supported for state"),
-        ({"select": TRANSFORM}, "select: not supported for state"),
-        ({"tombstone": "ignore"}, "tombstone: not supported for state"),
-        ({"mode": "append"}, "mode"),
-        (
-            {"columns": {"client": "text", "seen": "json"}},
-            "seen is json, whose values PostgreSQL cannot compare; use jsonb",
-        ),
-        ({"keys": "nowhere:keys"}, "there is no module 'nowhere'"),
-        ({"table": "epochline.counted"}, "is reserved"),
+        (state, {"columns": None}, "columns: a state table needs its columns declared"),
+        (state, {"key": ()}, "key: mode 'upsert' needs it"),
+        (state, {"key": "nobody"}, "key: nobody is not among the columns"),
+        (state, {"order_by": "requests"}, "order_by: not supported for state"),
+        (state, {"select": TRANSFORM}, "select: not supported for state"),
+        (state, {"tombstone": "ignore"}, "tombstone: not supported for state"),
+        (state, {"mode": "append"}, "mode"),
+        (state, {"columns": JSON}, "seen is json, whose values PostgreSQL cannot compare; use jsonb"),
+        (state, {"keys": "nowhere:keys"}, "there is no module 'nowhere'"),
+        (state, {"table": "epochline.counted"}, "is reserved"),
+        (pipeline, {"transform": None}, "state: only a transform reads and writes state; name one"),
+        (pipeline, {"state": [state(keys=None)]}, "state.counted.key: the record has no client"),
+        (pipeline, {"state": [state(table="out")]}, "a table is named twice, or is also a state table"),
+        (pipeline, {"state": [state(), state()]}, "a table is named twice"),
     ],
 )
-def test_wrong_state_names_its_field_and_the_fix(fields: dict[str, Any], said: str) -> None:
+def test_wrong_state_names_its_field_and_the_fix(
+    declare: Callable[..., object], fields: dict[str, Any], said: str
+) -> None:
     with pytest.raises(DeclarationError, match=said):
-        state(**fields)
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"transform": None}, "state: only a transform reads and writes state; name one"),
-        ({"state": [state(keys=None)]}, "state.counted.key: the record has no client"),
-        ({"state": [state(table="out")]}, "a table is named twice, or is also a state table"),
-        ({"state": [state(), state()]}, "a table is named twice"),
-    ],
-)
-def test_a_pipeline_with_wrong_state_names_the_field_and_the_fix(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(DeclarationError, match=said):
-        pipeline(**fields)
+        declare(**fields)
 
 
 def test_a_stored_declaration_with_state_is_read_back_equal_and_one_without_is_stored_as_before() -> None:
-    assert Pipeline.from_stored(pipeline().stored()) == pipeline()
+    read_back(pipeline())
     assert "state" not in json.loads(pipeline(state=()).stored())
     assert pipeline().declaration_hash != pipeline(state=()).declaration_hash
 
 
 def test_state_that_is_declared_later_needs_its_table_and_another_key_is_refused() -> None:
-    now = json.loads(pipeline().stored())
-    before = json.loads(pipeline(state=()).stored())
-    other = json.loads(pipeline(state=[state(key="requests")]).stored())
-
-    assert [(one.field, str(one.effect)) for one in changes(before, now)] == [("state.counted", "needs migration")]
-    assert [(one.field, str(one.effect)) for one in changes(now, other)] == [("state.counted.key", "refused")]
+    assert effects(pipeline(state=()), pipeline()) == {"state.counted": Effect.MIGRATION}
+    assert effects(pipeline(), pipeline(state=[state(key="requests")])) == {"state.counted.key": Effect.REFUSED}
 
 
 LEFT = StateStanding(now=StateDigest(keys=3, digest=7), left=StateDigest(keys=3, digest=7), left_by=5)

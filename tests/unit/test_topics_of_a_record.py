@@ -7,11 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochline import Json, KafkaSource, KafkaTopic, Pipeline, Text
+from epochline import Json, KafkaTopic, Pipeline, Text
 from epochline.arrow.formats.outbox import TopicEncoder
 from epochline.config.discovery import references
 from epochline.errors import BatchContractError, ColumnMismatchError, DeclarationError
-from epochline.protocol.changes import Effect, changes
+from epochline.protocol.changes import Effect
+from tests import declaring
+from tests.declaring import effects, read_back
 
 COLUMNS = {"id": "integer", "to": "text"}
 PACKED = "tests.functions.serializing:packed"
@@ -27,7 +29,7 @@ def made(**declared: Any) -> KafkaTopic:
 
 
 def pipeline(*sinks: KafkaTopic) -> Pipeline:
-    return Pipeline(name="p", source=KafkaSource(topics="t"), parse=Json(columns=COLUMNS), sinks=sinks)
+    return declaring.pipeline(*sinks, parse=Json(columns=COLUMNS))
 
 
 @pytest.mark.parametrize(
@@ -57,21 +59,18 @@ def test_what_cannot_be_meant_is_refused_where_it_is_declared(make: Callable[[],
 
 def test_a_declaration_is_read_back_from_the_ledger_and_others_keep_their_hash() -> None:
     for sink in (topic(), made()):
-        declared = pipeline(sink)
-        assert Pipeline.from_stored(declared.stored()) == declared
+        read_back(pipeline(sink))
     (stored,) = json.loads(pipeline(KafkaTopic(topic="eu", value=Text(column="to"))).stored())["sinks"]
     assert not {"other_topics", "topic_column"} & stored.keys()
     assert list(references(pipeline(made()))) == [("sinks.kafka:eu.value", PACKED)]
 
 
 def test_another_list_of_topics_holds_from_the_next_epoch_and_a_column_needs_another_outbox() -> None:
-    def effects(before: KafkaTopic, now: KafkaTopic) -> dict[str, Effect]:
-        one, other = (json.loads(pipeline(sink).stored()) for sink in (before, now))
-        return {change.field: change.effect for change in changes(one, other)}
+    three, two = pipeline(topic()), pipeline(topic(other_topics="us"))
+    alone = pipeline(topic(other_topics=(), topic_column=None))
 
-    alone = topic(other_topics=(), topic_column=None)
-    assert effects(topic(), topic(other_topics="us")) == {"sinks.kafka:eu.other_topics": Effect.NEXT_EPOCH}
-    assert effects(alone, topic())["sinks.kafka:eu.topic_column"] is Effect.MIGRATION
+    assert effects(three, two) == {"sinks.kafka:eu.other_topics": Effect.NEXT_EPOCH}
+    assert effects(alone, three)["sinks.kafka:eu.topic_column"] is Effect.MIGRATION
 
 
 def encode(declared: KafkaTopic, *ids: int, deleted: list[bool] | None = None) -> tuple[pa.RecordBatch, dict[int, str]]:

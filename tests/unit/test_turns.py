@@ -1,12 +1,9 @@
 """`make test-ci` runs a third of its tests, and three turns are all of them."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
+from tests.commands import python
 from tests.turns import TURNS, turn_of, turn_of_commit
 
 TESTS = """
@@ -21,19 +18,16 @@ def test_of_make_test(): pass
 
 
 def ran(folder: Path, *options: str) -> set[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "tests.turns", "-p", "no:cacheprovider", "-v", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    plugins = ("-p", "tests.turns", "-p", "no:cacheprovider")
+    root = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = python("-m", "pytest", *plugins, "-v", *options, cwd=folder, variables=root)
     assert ("turn " in done.stdout) is bool(options)
     return set(re.findall(r"::(\S+) PASSED", done.stdout))
 
 
-def test_three_turns_run_every_test_once_and_no_turn_runs_them_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_three_turns_run_every_test_once_and_no_turn_runs_them_all(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = ci: on servers\n")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
     by_turn = [ran(tmp_path, "--turn", str(turn + 1)) for turn in range(TURNS)]
 

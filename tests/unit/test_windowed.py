@@ -9,7 +9,6 @@ import pytest
 from epochline import (
     EventTime,
     Json,
-    KafkaSource,
     KafkaTopic,
     Pipeline,
     PostgresTable,
@@ -21,13 +20,15 @@ from epochline import (
 )
 from epochline.errors import DeclarationError
 from epochline.protocol.changes import Effect, changes
+from tests import declaring
 from tests.contract.worlds import orders
+from tests.declaring import effects, read_back
 
 RECORD = {"ip": "text", "at": "timestamptz", "bytes": "bigint"}
 HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 
-
 CHANGES = {**HITS, "added": "boolean"}
+MORE, ENDS = {**HITS, "more": "text"}, {**HITS, "window_end": "text"}
 KEY = ("ip", "window_start")
 LATE = PostgresTable(table="late", columns={"who": "text"})
 
@@ -47,10 +48,12 @@ def windows(**changed: Any) -> Windowed:
 
 
 def pipeline(declared: Windowed | None = None, sinks: Any = None, **changed: Any) -> Pipeline:
-    return Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=Json(columns=RECORD), windows=declared or windows(),
-        sinks=sinks or sink(), **changed,
-    )  # fmt: skip
+    windowed = declared or windows()
+    return declaring.pipeline(parse=Json(columns=RECORD), windows=windowed, sinks=sinks or sink(), **changed)
+
+
+def punctuated(column: str) -> Pipeline:
+    return pipeline(windows(time=EventTime(column="at", punctuation=column)))
 
 
 def into_topic(**changed: Any) -> Pipeline:
@@ -77,9 +80,8 @@ def test_open_windows_are_state_next_to_the_results() -> None:
 
 
 def test_a_declaration_with_windows_is_read_back_from_the_ledger() -> None:
-    declared = pipeline(windows(window=Sliding(size=10, slide=5), lateness=3))
+    read_back(pipeline(windows(window=Sliding(size=10, slide=5), lateness=3)))
 
-    assert Pipeline.from_stored(declared.stored()) == declared
     assert "windows" not in json.loads(orders().stored())
 
 
@@ -98,30 +100,18 @@ def test_a_declaration_with_windows_is_read_back_from_the_ledger() -> None:
         (lambda: pipeline(sinks=[sink(), PostgresTable(table="more", columns=RECORD)]), "more must be either"),
         (lambda: pipeline(sinks=sink(key="ip")), "by key ip, window_start"),
         (lambda: pipeline(sinks=sink(aggregated=False)), "must be aggregated"),
-        (lambda: pipeline(sinks=sink(columns={**HITS, "more": "text"})), "exactly: hits, ip, window_end"),
-        (lambda: pipeline(sinks=sink(columns={**HITS, "window_end": "text"})), "window_end is text"),
+        (lambda: pipeline(sinks=sink(columns=MORE)), "exactly: hits, ip, window_end"),
+        (lambda: pipeline(sinks=sink(columns=ENDS)), "window_end is text"),
         (lambda: pipeline(transform="json:loads"), "cannot be combined with a transform"),
         (lambda: Sliding(size=5, slide=6), "belong to none"),
         (lambda: pipeline(windows(too_late="late"), sinks=[sink(), LATE]), "late has who"),
         (lambda: into_topic(aggregated=False), "must be aggregated=True"),
-        (
-            lambda: into_topic(value=Json(columns={**HITS, "more": "text"})),
-            "needs columns, and exactly: hits, ip, window_end",
-        ),
-        (
-            lambda: into_topic(value=Json(columns={**HITS, "window_end": "text"})),
-            "window_end is text; it must be timestamptz",
-        ),
+        (lambda: into_topic(value=Json(columns=MORE)), "needs columns, and exactly: hits, ip, window_end"),
+        (lambda: into_topic(value=Json(columns=ENDS)), "window_end is text; it must be timestamptz"),
         (lambda: into_topic(topic="elsewhere"), "kafka:hits is not among the sinks"),
-        (
-            lambda: pipeline(windows(time=EventTime(column="at", punctuation="when"))),
-            "when is not a column of the record",
-        ),
-        (lambda: pipeline(windows(time=EventTime(column="at", punctuation="ip"))), "ip is text; name a timestamptz"),
-        (
-            lambda: pipeline(windows(time=EventTime(column="at", punctuation="at"))),
-            "not the column of the record's time",
-        ),
+        (lambda: punctuated("when"), "when is not a column of the record"),
+        (lambda: punctuated("ip"), "ip is text; name a timestamptz"),
+        (lambda: punctuated("at"), "not the column of the record's time"),
         (lambda: windows(retractions="hits"), "hits would be two columns of the result"),
         (lambda: pipeline(windows(retractions="added")), "must be of mode 'append' without a key"),
         (lambda: changed(key=KEY, repeats="refuse"), "must be of mode 'append' without a key"),
@@ -138,9 +128,6 @@ def test_what_cannot_be_meant_is_refused_where_it_is_declared(make: Callable[[],
 
 
 def test_other_windows_over_the_windows_that_are_open_are_refused() -> None:
-    def effects(before: Pipeline, now: Pipeline) -> dict[str, Effect]:
-        return {one.field: one.effect for one in changes(json.loads(before.stored()), json.loads(now.stored()))}
-
     first, later = pipeline(), pipeline(windows(lateness=9))
     assert effects(first, pipeline(windows(window=Tumbling(size=6)))) == {"windows.window": Effect.REFUSED}
     assert effects(first, pipeline(windows(window=Session(gap=6)))) == {"windows.window": Effect.REFUSED}
@@ -166,7 +153,7 @@ def test_results_may_go_into_a_topic_and_open_windows_stay_in_a_table(name: str,
 
     (state,) = declared.states
     assert (state.table, state.key, state.columns) == (table, KEY, topic().record)
-    assert Pipeline.from_stored(declared.stored()) == declared
+    read_back(declared)
 
 
 @pytest.mark.parametrize("make", [changed, changed_topic])
@@ -176,7 +163,7 @@ def test_an_open_window_has_no_flag_of_a_correction(make: Callable[[], Pipeline]
 
     (state,) = declared.states
     assert set(state.columns or {}) == set(HITS)
-    assert Pipeline.from_stored(declared.stored()) == declared
+    read_back(declared)
     assert "retractions" not in pipeline().stored()
 
 

@@ -1,25 +1,24 @@
 """What a query over windows may hold, and why it may not hold the rest."""
 
 import inspect
-import json
 import re
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from epochline import EventTime, Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Session, Sliding, Tumbling
+from epochline import EventTime, Json, KafkaTopic, Pipeline, PostgresTable, Session, Sliding, Tumbling
 from epochline import WindowedQuery as Query
 from epochline.config.discovery import find
 from epochline.declare.sql_dialect import AGGREGATES, ROW_WISE_BY_SUBJECT
 from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import DeclarationError
-from epochline.protocol.changes import Effect, changes
+from epochline.protocol.changes import Effect
 from pipelines import orders
 from pipelines.order_query import ORDER_TOTALS
+from tests import declaring
+from tests.declaring import effects, read_back
 
 ROOT = Path(__file__).parents[2]
 RECORD = {
@@ -39,9 +38,7 @@ def sink(**changed: Any) -> PostgresTable:
 
 def pipeline(query: str = COUNTED, sinks: Any = None, record: dict[str, str] = RECORD, **changed: Any) -> Pipeline:
     windows = Query(**{"query": query, "time": EventTime(column="at"), "into": "hits"} | changed)
-    return Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=Json(columns=record), windows=windows, sinks=sinks or sink()
-    )
+    return declaring.pipeline(parse=Json(columns=record), windows=windows, sinks=sinks or sink())
 
 
 def of(value: str, where: str = "", rest: str = "") -> str:
@@ -57,15 +54,12 @@ def compiled(query: str) -> QueryWindows:
 def test_open_windows_hold_partial_aggregates_whose_types_lose_nothing() -> None:
     """E11: PostgreSQL keeps what Spark gives, for every aggregate."""
     partials = {
-        "count(*)": {"n": "bigint"},
-        "count(1)": {"n": "bigint"},
-        "sum(pieces)": {"n": "bigint"},
+        **{value: {"n": "bigint"} for value in ("count(*)", "count(1)", "sum(pieces)", "count_if(pieces > 3)")},
         "sum(price)": {"n": "numeric(20,2)"},
         "max(seen_at)": {"n": "timestamp without time zone"},
         "min(shop)": {"n": "text"},
         "max(ratio)": {"n": "double precision"},
         "every(paid)": {"n": "boolean"},
-        "count_if(pieces > 3)": {"n": "bigint"},
         "sum(CAST(ratio AS decimal(30,2)))": {"n": "numeric(38,2)"},
         "sum(pieces) FILTER (WHERE paid)": {"n": "bigint"},
         "max(price) - min(price)": {"partial_1": "numeric(10,2)", "partial_2": "numeric(10,2)"},
@@ -111,9 +105,7 @@ def test_a_markers_value_is_text_and_belongs_to_the_declaration() -> None:
 
 
 def test_a_declaration_with_a_query_is_read_back_from_the_ledger() -> None:
-    declared = pipeline(of("avg(price)", "WHERE paid", "HAVING count(*) > 1"), lateness=3)
-
-    assert Pipeline.from_stored(declared.stored()) == declared
+    read_back(pipeline(of("avg(price)", "WHERE paid", "HAVING count(*) > 1"), lateness=3))
 
 
 @pytest.mark.parametrize(
@@ -206,23 +198,22 @@ def test_what_epochs_cannot_compute_as_one_batch_is_refused_with_the_reason(quer
         pipeline(query)
 
 
+MORE = PostgresTable(table="more", columns={"shop": "text"})
+
+
 @pytest.mark.parametrize(
-    ("sinks", "said"),
+    ("fields", "said"),
     [
-        (sink(aggregated=False), "must be aggregated"),
-        (sink(key="shop"), "by key shop, begins"),
-        (sink(columns={**(sink().columns or {}), "more": "text"}), "exactly: begins, n, shop"),
-        ([sink(), PostgresTable(table="more", columns={"shop": "text"})], "more must be either into or too_late"),
+        ({"sinks": sink(aggregated=False)}, "must be aggregated"),
+        ({"sinks": sink(key="shop")}, "by key shop, begins"),
+        ({"sinks": sink(columns={**(sink().columns or {}), "more": "text"})}, "exactly: begins, n, shop"),
+        ({"sinks": [sink(), MORE]}, "more must be either into or too_late"),
+        ({"record": {**RECORD, "window": "text"}}, "must not have a column window"),
     ],
 )
-def test_a_table_that_cannot_take_the_results_is_refused(sinks: Any, said: str) -> None:
+def test_a_table_that_cannot_take_the_results_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
-        pipeline(sinks=sinks)
-
-
-def test_a_column_that_hides_one_of_the_window_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="must not have a column window"):
-        pipeline(record={**RECORD, "window": "text"})
+        pipeline(**fields)
 
 
 def test_results_may_go_into_a_topic() -> None:
@@ -236,13 +227,11 @@ def test_results_may_go_into_a_topic() -> None:
 
 def test_another_query_over_the_windows_that_are_open_is_refused() -> None:
     """The open windows hold the partial aggregates of the old one."""
-
-    def effects(now: Pipeline) -> dict[str, Effect]:
-        return {one.field: one.effect for one in changes(json.loads(pipeline().stored()), json.loads(now.stored()))}
-
     other = of("count(*)", "WHERE paid")
-    assert effects(pipeline(other)) == {"windows.query": Effect.REFUSED}
-    assert effects(pipeline(other, sink(table="more"), into="more"))["windows.query"] == Effect.NEXT_EPOCH
+
+    assert effects(pipeline(), pipeline(other)) == {"windows.query": Effect.REFUSED}
+    elsewhere = effects(pipeline(), pipeline(other, sink(table="more"), into="more"))
+    assert elsewhere["windows.query"] == Effect.NEXT_EPOCH
 
 
 def test_the_page_names_every_function_that_a_query_may_call_and_no_other() -> None:
@@ -263,12 +252,3 @@ def test_a_batch_and_a_stream_of_orders_have_one_text() -> None:
     assert isinstance(streaming, Query)
     assert streaming.query == ORDER_TOTALS
     assert 'args={"size": "1 day"}' in inspect.getsource(orders.totals)
-
-
-def test_a_pipeline_without_a_query_does_not_import_a_parser_of_sql() -> None:
-    """It takes a third of a second, in every command and every pass of Airflow over the DAGs."""
-    code = "import sys, epochline; epochline.Pipeline, epochline.Windowed, epochline.WindowedQuery; print('sqlglot' in sys.modules)"
-
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-    assert said == "False\n"

@@ -116,8 +116,10 @@ def adapters() -> Adapters:
 
 
 def postgres_dsn(connection_id: str) -> str:
-    """The libpq URL of an Airflow connection, for a DAG file's own tasks. It holds the password."""
-    return adapters().postgres_dsn(connection_id)
+    """The libpq URL of an Airflow connection, for a DAG file's own tasks. It holds the password, which may expire."""
+    from epochline.config.logins import complete
+
+    return complete(adapters().postgres_dsn(connection_id))
 
 
 def spark_server(connection_id: str) -> str | None:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from epochline.config.logins import log_in
 from epochline.declare.names import INSPECTOR
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerError, LedgerUnavailableError
@@ -101,7 +102,8 @@ def _take_role(connection: Connection, dsn: str) -> None:
 def _engine(dsn: str) -> Engine:
     """A few sessions that stay open, so that a page does not wait for a login."""
     return create_engine(
-        make_url(dsn).set(drivername="postgresql+psycopg2"),
+        "postgresql+psycopg2://",
+        creator=lambda: log_in(dsn, application_name="epochline pages", connect_timeout=5, **UTF8),
         pool_size=3,
         max_overflow=5,
         pool_timeout=_WAIT_FOR_SESSION_SECONDS,
@@ -109,5 +111,4 @@ def _engine(dsn: str) -> Engine:
         pool_recycle=600,
         isolation_level="REPEATABLE READ",
         execution_options={"postgresql_readonly": True},
-        connect_args={"application_name": "epochline pages", "connect_timeout": 5, **UTF8},
     )

@@ -15,6 +15,7 @@ from epochline.cli import connections, printing
 from epochline.cli.database import ask, session
 from epochline.cli.ledger import connection_of
 from epochline.cli.options import Name
+from epochline.config.logins import complete
 from epochline.config.registry import Registries
 from epochline.declare.inputs import require_one
 from epochline.declare.pipeline import Pipeline
@@ -60,7 +61,7 @@ def audit(
     errors = Console(stderr=True)
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
         reporter = _Lines(bar, as_json=as_json)
-        summary = run(dsn, source, pipeline, reporter, first=first, last=last)
+        summary = run(complete(dsn), source, pipeline, reporter, first=first, last=last)
     reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection, new_type, register_type, string_types
 
+from epochline.config.logins import log_in
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
 from epochline.postgres.queries.session_settings import set_local
@@ -42,7 +43,7 @@ def session(dsn: str, *, write: bool = False, any_version: bool = False) -> Iter
         LedgerUnavailableError, LedgerError: PostgreSQL cannot be reached, or refuses.
     """
     try:
-        connection = psycopg2.connect(
+        connection = log_in(
             dsn,
             application_name="epochline cli",
             connect_timeout=10,

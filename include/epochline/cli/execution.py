@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -48,6 +49,7 @@ class Execution(ExitStack):
         self._epochs = 0
         self._interrupted = False
         self._spark: Any = None
+        self._session = self.enter_context(ExitStack())
 
     def __enter__(self) -> Self:
         # Schedulers and containers end a task by SIGTERM: abort the epoch then too.
@@ -60,21 +62,24 @@ class Execution(ExitStack):
         self._interrupted = True
         raise KeyboardInterrupt
 
-    def epochs(self, repeats: Callable[[], bool], *, as_json: bool) -> list[CommitResult]:
-        """Run epochs and print each, until there is nothing to read or ``repeats`` says no. Raises as `next_epoch`."""
+    def epochs(self, repeats: Callable[[], bool] | None, *, as_json: bool) -> list[CommitResult]:
+        """Run one epoch, or epochs until there is nothing to read or ``repeats`` says no, and print each.
+
+        Raises as `next_epoch`.
+        """
         committed = []
-        while (result := self.next_epoch()) is not None:
+        while (result := self.next_epoch(last=repeats is None)) is not None:
             committed.append(result)
             if not as_json:
                 printing.say(str(result))
-            if not repeats():
+            if repeats is None or not repeats():
                 break
         if as_json:
             printing.say(printing.as_json([_as_dict(result.epoch) for result in committed]))
         return committed
 
-    def next_epoch(self) -> CommitResult | None:
-        """Plan, stage, commit and publish one epoch; None if there is nothing to read.
+    def next_epoch(self, *, last: bool) -> CommitResult | None:
+        """Plan, stage, commit and publish one epoch; None if there is nothing to read. Spark ends with the ``last``.
 
         Raises:
             EpochlineError: the epoch was aborted, or is pre-committed and a later run commits it.
@@ -86,6 +91,8 @@ class Execution(ExitStack):
         if epoch is not None:
             try:
                 self._stage(epoch, run)
+                if last:
+                    self._end_spark()
                 result = commit(self._ledger, self._offsets, epoch.pipeline, epoch.epoch_id)
             except BaseException as error:
                 self._abort(epoch, run, error)
@@ -159,7 +166,7 @@ class Execution(ExitStack):
 
         credentials = connections.adapters().job_credentials(self._pipeline, ticket)
         if self._spark is None:
-            self._spark = start_spark(self, self._pipeline, self._master)
+            self._spark = start_spark(self._session, self._pipeline, self._master)
         try:
             run_job(self._spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
         except Exception as error:
@@ -173,6 +180,12 @@ class Execution(ExitStack):
 
             name, message = class_and_message(error)
             raise EpochError(f"{ticket}: Spark failed ({name}: {message}); its log is {spark_log()}") from error
+
+    def _end_spark(self) -> None:
+        """Stop Spark while the commit works: a second in which this process would only wait."""
+        self._spark = None
+        ending = self.enter_context(ThreadPoolExecutor(1))
+        self.callback(ending.submit(self._session.pop_all().close).result)
 
     def _stop_jobs(self) -> None:
         # Spark may be in any state, and the abort must follow: the fence keeps out a job that still writes.

@@ -217,4 +217,6 @@ def _run_epochs(
     with Execution(
         declared, lambda run, writers: action.plan(subject, parsed, request, run, writers=writers)
     ) as execution:
-        execution.epochs(lambda: action.repeats and action.preview(subject, parsed).refusal is None, as_json=as_json)
+        execution.epochs(
+            (lambda: action.preview(subject, parsed).refusal is None) if action.repeats else None, as_json=as_json
+        )

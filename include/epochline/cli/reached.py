@@ -160,6 +160,7 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
     from psycopg2.extensions import parse_dsn
 
     from epochline.cli import database
+    from epochline.config.logins import divided
     from epochline.postgres.ledger.migrate import refuse_an_older_server
 
     printing.progress(f"asking PostgreSQL of {name}, for at most 10 seconds …")
@@ -175,7 +176,7 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
             answers = Check(check="postgresql", subject=name, outcome="warning" if newer else "ok", said=said)
             found = [answers, *_inside(opened, name, pipelines)]
     except EpochlineError as error:
-        wanted = parse_dsn(dsn).get("dbname")
+        wanted = parse_dsn(divided(dsn)[0]).get("dbname")
         # libpq gives no code for an error at connect: only its text tells a missing database.
         if f'database "{wanted}" does not exist' in str(error):
             mend = f'CREATE DATABASE "{wanted}";'

@@ -68,7 +68,7 @@ def run(
         return plan(adapters.ledger(declared), adapters.offsets(declared), declared, run, request)
 
     with Execution(declared, planned, master) as execution:
-        committed = execution.epochs(lambda: until_caught_up, as_json=as_json)
+        committed = execution.epochs((lambda: True) if until_caught_up else None, as_json=as_json)
     if as_json:
         return
     if execution.outcome is PlanOutcome.COVERED:

@@ -12,6 +12,7 @@ from psycopg2.extensions import parse_dsn
 
 from epochline.cli import connections, database, printing
 from epochline.config.connections import POSTGRES
+from epochline.config.logins import complete
 from epochline.errors import ConfigurationError, StackError
 from epochline.local.postgres import binaries
 from epochline.protocol.quantities import counted
@@ -64,7 +65,7 @@ def _print(columns: list[str], rows: list[tuple[Any, ...]], as_json: bool, as_cs
 
 def _open_psql(dsn: str, write: bool) -> None:
     """Replace this process by psql. Other users can read arguments, so the password goes into the environment."""
-    parts = parse_dsn(dsn)
+    parts = parse_dsn(complete(dsn))
     names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD", "dbname": "PGDATABASE",
              "sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT", "sslcert": "PGSSLCERT",
              "sslkey": "PGSSLKEY"}  # fmt: skip

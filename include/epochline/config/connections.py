@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 POSTGRES = "epochline_postgres"
 KAFKA = "epochline_kafka"
-_LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "channel_binding")
+PASSWORD_COMMAND = "password_command"  # noqa: S105 - a name
+"""Property of a PostgreSQL connection. libpq knows no such property: no session opens until `config.logins` ran it."""
+_LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "channel_binding", PASSWORD_COMMAND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class Connections:
     """Gives the connection of an id; raises `ConfigurationError` if the host does not know the id."""
 
     def postgres_dsn(self, connection_id: str = POSTGRES) -> str:
-        """The libpq URL of a connection; raises `ConfigurationError` if it lacks a host or a database."""
+        """The URL of a connection, which `epochline.config.logins.log_in` opens. Raises as `libpq_url`."""
         return libpq_url(self.look_up(connection_id))
 
     def kafka_settings(self, connection_id: str = KAFKA) -> dict[str, str]:
@@ -86,14 +88,20 @@ class Connections:
 
 
 def libpq_url(at: Connection) -> str:
-    """The libpq URL, with the password; raises `ConfigurationError` if there is no host or no database."""
+    """The libpq URL, with the password, or with the command that prints one.
+
+    Raises:
+        ConfigurationError: there is no host, no database, or both a password and a command.
+    """
     if not at.host or not at.schema:
         raise ConfigurationError(f"{at.where} needs a host and a database (schema).")
+    if at.password and at.extra.get(PASSWORD_COMMAND):
+        raise ConfigurationError(f"{at.where} has a password and a {PASSWORD_COMMAND}: remove one of them.")
     login = quote(at.login, safe="")
     if at.password:
         login += f":{quote(at.password, safe='')}"
     host = f"[{at.host}]" if ":" in at.host else at.host
-    options = urlencode({name: at.extra[name] for name in _LIBPQ if name in at.extra})
+    options = urlencode({name: at.extra[name] for name in _LIBPQ if name in at.extra}, quote_via=quote)
     return (
         f"postgresql://{f'{login}@' if login else ''}{host}:{at.port or 5432}/{quote(at.schema, safe='')}"
         f"{f'?{options}' if options else ''}"

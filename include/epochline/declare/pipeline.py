@@ -38,7 +38,9 @@ from epochline.declare.specs import Output, PipelineSpec
 from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import KafkaTopic, Outbox
+from epochline.declare.version import VERSION
 from epochline.declare.windowed_query import AnyWindows, WindowedQuery
+from epochline.errors import DeclarationError, VersionError
 
 # A declaration in a ledger may still have them. Nothing in a job depends on them.
 _FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
@@ -377,11 +379,19 @@ class Pipeline(DeclarationModel):
 
     @classmethod
     def from_stored(cls, body: str) -> Pipeline:
-        """Read a declaration from the ledger, without looking up the functions that it names."""
+        """Read a declaration from the ledger, without looking up the functions that it names.
+
+        Raises `VersionError` if another version wrote what this one does not know.
+        """
         fields = {name: value for name, value in json.loads(body).items() if name not in _FORMER_FIELDS}
         reading = reading_back.set(True)
         try:
             return cls.model_validate_json(json.dumps(fields))
+        except DeclarationError as error:
+            raise VersionError(
+                f"The ledger keeps a declaration that epochline {VERSION} cannot read: another version wrote it."
+                f" Nothing was changed. Install that version for this process, and restart it. ({error})"
+            ) from None
         finally:
             reading_back.reset(reading)
 

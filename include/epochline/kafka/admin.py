@@ -22,6 +22,7 @@ from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetForLeade
 
 from epochline.config.versions import RANGES
 from epochline.errors import SourceAuthenticationError, SourceError
+from epochline.kafka.tokens import TOKEN_PROVIDER
 
 _CONSUMER = _ANY_LEADER = _UNKNOWN = _NO_SESSION = -1
 _FETCH_BYTES = 8 * 1024 * 1024
@@ -101,13 +102,15 @@ def _raise(error_code: int, subject: str) -> None:
 
 
 def new_admin(settings: Mapping[str, Any], patience_ms: int) -> EpochlineAdmin:
-    """Connect an admin client, with the settings of `epochline.config.kafka.python_settings`; the caller closes it.
+    """Connect an admin client, with what `epochline.kafka.tokens.kafka_python_settings` gave; the caller closes it.
 
     Raises:
-        SourceAuthenticationError: the brokers refuse the login or a certificate.
-        KafkaError, OSError: no broker could be reached within ``patience_ms``.
+        SourceAuthenticationError: the brokers or an issuer of tokens refuse the login or a certificate.
+        KafkaError, OSError: no broker, or no issuer, could be reached within ``patience_ms``.
     """
     with detect_refusals(settings["bootstrap_servers"], logging_in="sasl_mechanism" in settings):
+        if (tokens := settings.get(TOKEN_PROVIDER)) is not None:
+            tokens.token()
         # The client asks a random server again and again: with its own pauses, of up to 30 s, it can spend its patience
         # on one that is down while the next one answers.
         return EpochlineAdmin(

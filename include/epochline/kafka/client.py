@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from epochline.config.kafka import SERVERS
+from epochline.config.kafka import AWS_TOKENS, MECHANISM, SERVERS, TOKENS
 from epochline.errors import (
     EpochlineError,
     SinkError,
@@ -216,7 +216,7 @@ def partitions_of(client: Producer | Consumer, reports: Reports, topic: str, sec
 
 def _configuration(settings: Mapping[str, str], reports: Reports) -> dict[str, Any]:
     return {
-        **settings,
+        **_with_login(settings, reports._side),
         "ssl.endpoint.identification.algorithm": "https",
         "client.id": "epochline",
         "error_cb": reports,
@@ -224,7 +224,23 @@ def _configuration(settings: Mapping[str, str], reports: Reports) -> dict[str, A
     }
 
 
+def _with_login(settings: Mapping[str, str], side: Side) -> Mapping[str, Any]:
+    if settings.get(MECHANISM) not in (TOKENS, AWS_TOKENS):
+        return settings
+    # Here, because other logins need no client of HTTP.
+    from epochline.kafka.tokens import librdkafka_settings
+
+    try:
+        return librdkafka_settings(settings)
+    except SourceAuthenticationError as error:
+        raise side.login(str(error)) from None
+    except OSError as error:
+        raise side.unavailable(f"Kafka at {settings[SERVERS]} cannot be asked: {error}") from None
+
+
 def _is_refusal(error: KafkaError) -> bool:
+    if "acquire SASL OAUTHBEARER token" in error.str():
+        return False  # The client goes on with the token that it has, and asks for another one again.
     # A handshake also breaks off when a broker goes down, which is transient.
     return error.code() in _LOGIN or (error.code() == KafkaError._SSL and "certificate" in error.str())
 

@@ -12,15 +12,15 @@ from typing import BinaryIO
 
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import Message, Producer
-from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-from epochline.config.kafka import SERVERS, python_settings
+from epochline.config.kafka import SERVERS
 from epochline.errors import ConfigurationError, EpochlineError, SourceError, SourceUnavailableError
-from epochline.kafka.admin import shorten_log
+from epochline.kafka.admin import new_admin, shorten_log
 from epochline.kafka.client import SOURCE, Reports, new_producer
 from epochline.kafka.outgoing import Outgoing, Partitioner, plain_record
 from epochline.kafka.sending import RecordQueue, discard
+from epochline.kafka.tokens import kafka_python_settings
 
 shorten_log()
 
@@ -196,10 +196,7 @@ def _require_partition(partition: int, number: int, path: Path, topic: str, coun
 
 def _ensure_topic(settings: Mapping[str, str], topic: str, partitions: int) -> tuple[bool, int]:
     try:
-        client = KafkaAdminClient(
-            **python_settings(settings), client_id="epochline-feed", bootstrap_timeout_ms=10_000
-        )  # fmt: skip
-        with closing(client) as admin:
+        with closing(new_admin(kafka_python_settings(settings), 10_000)) as admin:
             wanted = {topic: {"num_partitions": partitions, "replication_factor": -1}}
             try:
                 admin.create_topics(wanted, wait_for_metadata=True)
@@ -207,8 +204,8 @@ def _ensure_topic(settings: Mapping[str, str], topic: str, partitions: int) -> t
             except TopicAlreadyExistsError:
                 created = False
             return created, len(admin.describe_topics([topic])[0]["partitions"])
-    except KafkaError as error:
-        kind = SourceUnavailableError if error.retriable else SourceError
+    except (KafkaError, OSError) as error:
+        kind = SourceUnavailableError if isinstance(error, OSError) or error.retriable else SourceError
         raise kind(
             f"topic {topic} could not be opened at {settings[SERVERS]} ({type(error).__name__}: {error})"
         ) from error

@@ -9,10 +9,11 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 from kafka.protocol.api_key import ApiKey
 
-from epochline.config.kafka import SERVERS, python_settings
+from epochline.config.kafka import SERVERS
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError, SourceAuthenticationError
 from epochline.kafka.admin import EpochlineAdmin, detect_refusals, new_admin
+from epochline.kafka.tokens import kafka_python_settings
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ def _values(
 def _admin(settings: Mapping[str, str], topic: KafkaTopic) -> Iterator[EpochlineAdmin]:
     servers = settings[SERVERS]
     try:
-        admin = new_admin(python_settings(settings), _PATIENCE_MS)
+        admin = new_admin(kafka_python_settings(settings), _PATIENCE_MS)
         with detect_refusals(servers), closing(admin):
             yield admin
     except SourceAuthenticationError as error:

@@ -15,12 +15,13 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
-from epochline.config.kafka import SERVERS, python_settings
+from epochline.config.kafka import SERVERS
 from epochline.declare.inputs import DeclaredSource, one_source
 from epochline.declare.source import KafkaSource
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka import topics
 from epochline.kafka.admin import EpochlineAdmin, check_versions, detect_refusals, new_admin, shorten_log
+from epochline.kafka.tokens import kafka_python_settings
 from epochline.protocol.balances import LogGaps
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
@@ -42,7 +43,7 @@ class KafkaOffsets:
     def __init__(self, settings: Mapping[str, str]) -> None:
         if not settings.get(SERVERS):
             raise SourceError("the Kafka connection names no bootstrap.servers.")
-        self._settings = python_settings(settings)
+        self._settings = kafka_python_settings(settings)
         self._kept: EpochlineAdmin | None = None
 
     @contextmanager

@@ -10,6 +10,7 @@ from psycopg2 import sql
 from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ
 
 from epochline.config.connections import Connection, libpq_url
+from epochline.config.logins import log_in
 from epochline.declare.text_settings import TEXT_SETTINGS, UTF8
 from epochline.errors import SourceError, SourceUnavailableError, one_line
 from epochline.protocol.source import SourcePartition, SourceRecord
@@ -150,7 +151,7 @@ class GrowingTable:
     def _session(self) -> Iterator[Any]:
         try:
             with closing(
-                psycopg2.connect(
+                log_in(
                     self._url, application_name="epochline source", connect_timeout=30, **UTF8,
                     keepalives=1, keepalives_idle=30, keepalives_interval=10, keepalives_count=3,
                 )

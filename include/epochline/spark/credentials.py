@@ -16,6 +16,7 @@ from psycopg2.extensions import parse_dsn
 
 from epochline.config.connections import Connection, JobCredentials
 from epochline.config.kafka import broker_settings
+from epochline.config.logins import divided
 from epochline.errors import ConfigurationError
 
 __all__ = ["CREDENTIALS_VARIABLE", "JobCredentials", "read_credentials"]
@@ -81,7 +82,7 @@ def _read_private(path: Path) -> str:
 def _checked(name: str, content: Any) -> JobCredentials:
     with _section(name, "postgres"):
         dsn = content["postgres"]["dsn"]
-        parse_dsn(dsn)
+        parse_dsn(divided(dsn)[0])
     kafka = content.get("kafka", {})
     if kafka is not None:  # An explicit null stands for a pipeline that reads no Kafka.
         kafka = broker_settings(f'{name}: "kafka"', _texts(kafka) if isinstance(kafka, dict) else {})

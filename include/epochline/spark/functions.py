@@ -2,18 +2,49 @@
 
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from pyspark import cloudpickle
 
 from epochline.config.registry import Registries
 from epochline.declare.specs import CustomSinkSpec, OutboxSpec, PipelineSpec, load_function
+from epochline.declare.version import VERSION
+from epochline.errors import VersionError
 
 NO_REGISTRIES = Registries()
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def of_this_version(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """The function of a task, which a worker with another version of epochline refuses before it does anything.
+
+    What the driver pickles has the fields of the driver's classes. Another version would put their values into its own
+    fields by their order, so that a value could change in silence. The function is therefore pickled apart.
+
+    Raises, in a worker, `VersionError`.
+    """
+    pickled, version = cloudpickle.dumps(function), VERSION
+
+    def run(*given: _Given.args, **named: _Given.kwargs) -> _Result:
+        # This text travels with the job; the worker's own package says which version it is.
+        from epochline.declare.version import VERSION as HERE
+
+        if version != HERE:
+            raise VersionError(
+                f"the driver of this job has epochline {version}, and a Python worker of Spark has {HERE}. Nothing was"
+                " written. Install the same version for Airflow and for every machine of Spark, and restart Spark's"
+                " server."
+            )
+        loaded: Callable[_Given, _Result] = cloudpickle.loads(pickled)
+        return loaded(*given, **named)
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)

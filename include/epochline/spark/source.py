@@ -28,7 +28,7 @@ from epochline.protocol.offsets import OffsetRange, PlannedRange, belongs_to
 from epochline.protocol.planning import shared
 from epochline.protocol.staging import StagingTicket
 from epochline.sources.reading import SourceReader
-from epochline.spark.functions import ShippedFunctions, ship
+from epochline.spark.functions import ShippedFunctions, of_this_version, ship
 from epochline.spark.session import BATCH_RECORDS, cores
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -81,7 +81,7 @@ class RecordSource:
             tasks = [int(task) for batch in numbers for task in batch.column("id").to_numpy()]
             return function(tasks[0] if tasks else 0, (batch for task in tasks for batch in reader.read(task)))
 
-        return self.spark.range(0, reader.tasks, 1, max(1, reader.tasks)).mapInArrow(run, schema)
+        return self.spark.range(0, reader.tasks, 1, max(1, reader.tasks)).mapInArrow(of_this_version(run), schema)
 
 
 class ReadingSession(Protocol):

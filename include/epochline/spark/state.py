@@ -20,6 +20,7 @@ from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
+from epochline.spark.functions import of_this_version
 from epochline.spark.part_rows import quoted, spark_schema
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader
         for frame in frames
     ]
     keys_once = reduce(DataFrame.union, key_frames).na.drop().distinct()
-    return keys_once.mapInArrow(reader.read, from_arrow_schema(reader.schema))
+    return keys_once.mapInArrow(of_this_version(reader.read), from_arrow_schema(reader.schema))
 
 
 def _selected(kind: ColumnType, carried: pa.DataType) -> str:
@@ -201,7 +202,7 @@ def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | Non
     )
     types = {field.name: field.dataType for field in schema}
     spans = spans.select(*(F.col(quoted(name)).cast(types[name]).alias(name) for name in names), _FROM, _TO)
-    joined = spans.mapInArrow(reader.touched, schema)
+    joined = spans.mapInArrow(of_this_version(reader.touched), schema)
     if after is None:
         return joined
     until = after
@@ -212,4 +213,4 @@ def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | Non
         return reader.closing(before, until)
 
     one_row = placed.sparkSession.range(1).coalesce(1)
-    return joined.unionByName(one_row.mapInArrow(closing, schema)).dropDuplicates([*reader.key])
+    return joined.unionByName(one_row.mapInArrow(of_this_version(closing), schema)).dropDuplicates([*reader.key])

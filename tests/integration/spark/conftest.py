@@ -1,19 +1,21 @@
 """Real Spark, PostgreSQL and Kafka for the Spark side."""
 
+import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
+from epochline import KafkaSource, Pipeline
 from epochline.coordinator import Plan
-from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.spark_home import spark_home
 from epochline.operations import Done, Request
@@ -78,8 +80,7 @@ class Database:
         for (topic, partition), (start, until) in ranges.items():
             kafka.produce(topic, partition, until)
             kafka.change(topic, partition, log_start=start)
-        line = InProcess(self.dsn, pipeline, kafka, lambda _: ())
-        line.create()
+        line = InProcess(self.dsn, pipeline, kafka, lambda _: ()).create()
         return line.attempt(*line.planned())
 
     def rows(self, ticket: StagingTicket, sink: str, columns: str = "*") -> list[tuple[Any, ...]]:
@@ -104,8 +105,7 @@ class Database:
         return str(self._of_attempt(ticket, "error"))
 
     def _of_attempt(self, ticket: StagingTicket, column: str) -> object:
-        found = self.query(f"SELECT {column} FROM epochline.attempt WHERE attempt_id = %s", ticket.attempt_id)
-        return found[0][0]
+        return self.query(f"SELECT {column} FROM epochline.attempt WHERE attempt_id = %s", ticket.attempt_id)[0][0]
 
     def fenced_writes(self, ticket: StagingTicket) -> list[str]:
         found = "SELECT what FROM epochline.fenced_write WHERE attempt_id = %s"
@@ -141,6 +141,18 @@ class Servers:
         kafka_topics.make_topic(self.bootstrap, name, max(records, default=0) + 1)
         self.produce(name, records)
         return name
+
+    def pipeline(self, *topics: str, **declared: Any) -> Pipeline:
+        """A pipeline that has the name and reads these topics."""
+        return Pipeline(name=self.name, source=KafkaSource(topics=topics), **declared)
+
+    def unchecked(self, topic: str, *, parse: Any, sinks: Sequence[Any], **declared: Any) -> Pipeline:
+        """The same with a function that only the driver can import, as no declaration that is checked may have."""
+        body = {
+            "name": self.name, "source": KafkaSource(topics=topic).model_dump(), "parse": parse.model_dump(),
+            "sinks": [sink.model_dump(mode="json") for sink in sinks], **declared,
+        }  # fmt: skip
+        return Pipeline.from_stored(json.dumps(body))
 
     def run_job(self, credentials: JobCredentials | None = None, *, epoch_id: int = 1, attempt: int = 1) -> None:
         """The job of an attempt of the pipeline that has the name."""
@@ -181,12 +193,22 @@ class Runs(Driver):
     def crashed(self, planned: Plan, who: Run) -> None:
         self.abort(epoch_of(planned).epoch_id, who, reason="a crash", by_operator=True)
 
+    def crash(self) -> Run:
+        """A run that has sealed an epoch of which nothing is left."""
+        planned, who = self.planned()
+        self.sealed(planned, who)
+        self.crashed(planned, who)
+        return who
+
     def resume(self) -> None:
         """After a failed epoch that the declared settings do not tolerate."""
         with self.ledger.transaction() as tx:
             tx.operators.resume(self.name)
 
-    def epoch(self) -> Epoch:
+    def epoch(self, records: Records | None = None) -> Epoch:
+        """Commit what there is to read, and these records."""
+        if records is not None:
+            self.produce(records)
         return self.committed(*self.planned())
 
     def operate(self, what: str, **parameters: Any) -> Done:
@@ -198,6 +220,21 @@ class Runs(Driver):
     def committed(self, planned: Plan, who: Run) -> Epoch:
         self.sealed(planned, who)
         return self.commit(planned).epoch
+
+
+Importable = Callable[[Callable[[Any], object]], str]
+"""Makes a function of a test importable for the driver alone; gives what a declaration names it by."""
+
+
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch) -> Importable:
+    def made(function: Callable[[Any], object]) -> str:
+        module = ModuleType("pipelines_of_tests")
+        setattr(module, function.__name__, function)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return f"{module.__name__}:{function.__name__}"
+
+    return made
 
 
 @pytest.fixture

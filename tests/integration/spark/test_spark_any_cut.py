@@ -9,7 +9,7 @@ import random
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial, reduce
@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, StateTable, WindowedQuery
+from epochline import EventTime, Json, PostgresTable, StateTable, WindowedQuery
 from epochline.arrow.cast.types import record_schema
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, END, START
@@ -311,11 +311,10 @@ def through_failures(servers: Servers, seed: int, **declared: Any) -> list[Row]:
     """The records of many keys, through PostgreSQL, Kafka and failed attempts; the last of them close every window."""
     # Every example of a test has the same database, and hypothesis runs one that fails again.
     servers.database.query("DROP TABLE IF EXISTS cut, cut_state, cut_open; DELETE FROM epochline.target")
-    pipeline = Pipeline(
-        name=f"p-{uuid.uuid4().hex[:12]}", source=KafkaSource(topics=servers.topic({0: [], 1: []})),
-        parse=Json(columns={"key": "text", "at": "timestamptz", "amount": "bigint"}), **declared,
-    )  # fmt: skip
-    runs, chance = Runs(servers, pipeline), random.Random(seed)
+    servers = replace(servers, name=f"p-{uuid.uuid4().hex[:12]}")
+    parse = Json(columns={"key": "text", "at": "timestamptz", "amount": "bigint"})
+    runs = Runs(servers, servers.pipeline(servers.topic({0: [], 1: []}), parse=parse, **declared))
+    chance = random.Random(seed)
     cases = [made_up(seed, number) for number in range(KEYS)]
     epochs = [[row for case in cases for row in case.epochs[epoch]] for epoch in range(EPOCHS)]
     epochs[-1] += [Row(KEYS, at, "end", at, T0 + timedelta(days=1), 0, None, None) for at in (0, 1)]
@@ -375,8 +374,6 @@ def test_any_cutting_into_epochs_gives_the_windows_of_one_batch_although_epochs_
 
 
 MORE = {"day": "date", "ratio": "double precision"}
-
-
 CALLS = {
     # Each allowed function, as a value that count() takes.
     "abs": "abs(amount)", "ceil": "ceil(price)", "ceiling": "ceiling(price)", "floor": "floor(price)",
@@ -407,7 +404,7 @@ CALLS = {
     "to_timestamp": "to_timestamp(key, 'yyyy-MM-dd')", "unix_seconds": "unix_seconds(at)",
     "unix_millis": "unix_millis(at)", "unix_micros": "unix_micros(at)",
     "timestamp_seconds": "timestamp_seconds(amount)", "timestamp_millis": "timestamp_millis(amount)",
-    "timestamp_micros": "timestamp_micros(amount)",     "cast": "CAST(key AS decimal(12,3))", "try_cast": "try_cast(key AS bigint)",
+    "timestamp_micros": "timestamp_micros(amount)", "cast": "CAST(key AS decimal(12,3))", "try_cast": "try_cast(key AS bigint)",
 }  # fmt: skip
 
 
@@ -459,12 +456,9 @@ def shops(servers: Servers) -> Callable[..., Runs]:
         results = PostgresTable(
             table="per_shop", mode="upsert", key=("shop", "begins"), columns=RESULT, aggregated=True, before_images=10
         )
-        pipeline = Pipeline(
-            name=servers.name, source=KafkaSource(topics=servers.topic(records)), parse=Json(columns=columns),
-            windows=declared, sinks=[results, PostgresTable(table="late_orders", columns=columns)],
-            bad_records="quarantine",
-        )  # fmt: skip
-        return Runs(servers, pipeline)
+        sinks = [results, PostgresTable(table="late_orders", columns=columns)]
+        given = {"parse": Json(columns=columns), "windows": declared, "sinks": sinks, "bad_records": "quarantine"}
+        return Runs(servers, servers.pipeline(servers.topic(records), **given))
 
     return make
 
@@ -484,19 +478,15 @@ def test_a_query_is_corrected_by_late_records_and_a_result_that_having_no_longer
     assert results() == [("a", 0, 1, Decimal("0.1"))]
 
     run.produce({0: [order("a", 3, "0.40")]})
-    planned, who = run.planned()
-    run.sealed(planned, who)
-    run.crashed(planned, who)
+    run.crash()
     assert results() == [("a", 0, 1, Decimal("0.1"))]
     run.epoch()
     assert results() == [("a", 0, 2, Decimal("0.25"))]
 
-    run.produce({0: [order("a", 4, "0.40"), order("c", 21, "1")]})
-    run.epoch()
+    run.epoch({0: [order("a", 4, "0.40"), order("c", 21, "1")]})
     assert results() == [("c", 5, 1, Decimal(7))]
 
-    run.produce({0: [order("a", 2, "5", paid=False), order("a", 2, "5")]})
-    run.epoch()
+    run.epoch({0: [order("a", 2, "5", paid=False), order("a", 2, "5")]})
     assert results() == [("c", 5, 1, Decimal(7))]
     assert run.database.query("SELECT shop, price, paid FROM late_orders") == [("a", Decimal(5), True)]
     assert run.database.query("SELECT shop FROM per_shop_open") == [("c",)]
@@ -513,13 +503,11 @@ def test_a_session_that_having_does_not_take_has_no_result_and_one_that_grows_lo
         found = run.database.query("SELECT shop, begins, orders FROM per_shop ORDER BY 1, 2")
         return [(shop, (begins - T0).seconds, orders) for shop, begins, orders in found]
 
-    run.produce({0: [order("a", 2, "1"), order("a", 3, "1"), order("b", 6, "1"), order("c", 14, "1")]})
-    run.epoch()
+    run.epoch({0: [order("a", 2, "1"), order("a", 3, "1"), order("b", 6, "1"), order("c", 14, "1")]})
     assert results() == [("b", 1, 2)]
 
     # This epoch does not read the session of b because it closes or drops it: only the new record asks for it.
-    run.produce({0: [order("b", 7, "1"), order("c", 20, "1")]})
-    run.epoch()
+    run.epoch({0: [order("b", 7, "1"), order("c", 20, "1")]})
     assert results() == [("c", 14, 1)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
+from epochline import EventTime, Json, PostgresTable, Tumbling, Windowed
 from epochline.coordinator import PlanOutcome
 from epochline.protocol.epoch import EpochKind
 from tests.crash.reliability import Recovery
@@ -61,15 +61,14 @@ def counted(servers: Servers) -> NewCounted:
     )
 
     def make(records: Records, *, size: float, time: EventTime, **windows: Any) -> Counted:
-        pipeline = Pipeline(
-            name=servers.name, source=KafkaSource(topics=servers.topic(records)), parse=Json(columns=RECORD),
-            windows=Windowed(
-                time=time, window=Tumbling(size=size), key="ip", aggregates={"hits": "count(*)"},
-                into="hits", too_late="late_hits", **windows,
-            ),
-            sinks=[results, PostgresTable(table="late_hits", columns=RECORD)], bad_records="quarantine",
+        declared = Windowed(
+            time=time, window=Tumbling(size=size), key="ip", aggregates={"hits": "count(*)"}, into="hits",
+            too_late="late_hits", **windows,
         )  # fmt: skip
-        return Counted(servers, pipeline)
+        return Counted(servers, servers.pipeline(
+            servers.topic(records), parse=Json(columns=RECORD), windows=declared,
+            sinks=[results, PostgresTable(table="late_hits", columns=RECORD)], bad_records="quarantine",
+        ))  # fmt: skip
 
     return make
 
@@ -87,9 +86,7 @@ def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
     assert (run.hits(), first.counts.quarantined) == ({("a", 0): 3}, 1)
 
     run.produce({0: hits(4)})
-    planned, who = run.planned()
-    run.sealed(planned, who)
-    run.crashed(planned, who)
+    run.crash()
     assert run.hits() == {("a", 0): 3}
     recovery.last_fault()
     run.epoch()
@@ -97,13 +94,11 @@ def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
     recovery.took()
     assert run.open_windows() == [("a", 0), ("a", 5), ("b", 5)]
 
-    run.produce({0: hits(20, ip="b"), 1: hits(21)})
-    run.epoch()
+    run.epoch({0: hits(20, ip="b"), 1: hits(21)})
     assert run.hits() == {("a", 0): 4, ("a", 5): 1, ("b", 5): 1}
     assert run.open_windows() == [("a", 20), ("b", 20)]
 
-    run.produce({1: hits(3)})
-    run.epoch()
+    run.epoch({1: hits(3)})
     assert run.hits() == {("a", 0): 4, ("a", 5): 1, ("b", 5): 1}
     assert run.database.query("SELECT ip, at, _partition, _offset FROM late_hits") == [("a", at(3), 1, 3)]
     assert run.left() == [(6, 0), (6, 0), (18, 0), (18, 1)]
@@ -132,29 +127,24 @@ def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted:
 
 def test_a_correction_takes_the_former_result_back_and_adds_the_new_one(servers: Servers) -> None:
     """N5: (true, first), then for a late record (false, first), (true, second); a second attempt gives no third row."""
-    declared = Pipeline(
-        name=servers.name, source=KafkaSource(topics=servers.topic({0: hits(1, 3, 8)})), parse=Json(columns=RECORD),
+    run = Counted(servers, servers.pipeline(
+        servers.topic({0: hits(1, 3, 8)}), parse=Json(columns=RECORD),
         windows=Windowed(
             time=EventTime(column="at"), window=Tumbling(size=5), key="ip", aggregates={"hits": "count(*)"},
             into="changes", lateness=5, retractions="added",
         ),
         sinks=PostgresTable(table="changes", columns={**HITS, "added": "boolean"}, aggregated=True),
-    )  # fmt: skip
-    run = Counted(servers, declared)
+    ))  # fmt: skip
     run.epoch()
     assert run.changes() == [(1, 0, True, 2)]
 
     run.produce({0: hits(4)})
-    planned, who = run.planned()
-    run.sealed(planned, who)
-    run.crashed(planned, who)
+    run.crash()
     run.epoch()
 
     assert run.changes() == [(1, 0, True, 2), (3, 0, False, 2), (3, 0, True, 3)]
-    run.produce({0: hits(20)})
-    run.epoch()
-    run.produce({0: hits(4)})
-    run.epoch()
+    run.epoch({0: hits(20)})
+    run.epoch({0: hits(4)})
     assert run.changes()[3:] == [(4, 5, True, 1)], "a window whose lateness is over is corrected no more"
 
 
@@ -164,28 +154,24 @@ def test_a_record_that_carries_the_watermark_closes_its_windows_in_its_own_epoch
     def marked(second: float, mark: float | None) -> bytes:
         return json.dumps({"ip": "a", "at": at(second).isoformat(), "mark": mark and at(mark).isoformat()}).encode()
 
-    declared = Pipeline(
-        name=servers.name, parse=Json(columns={**RECORD, "mark": "timestamptz"}),
-        source=KafkaSource(topics=servers.topic({0: [marked(1, None), marked(3, 5)], 1: [marked(2, None)]})),
+    run = Counted(servers, servers.pipeline(
+        servers.topic({0: [marked(1, None), marked(3, 5)], 1: [marked(2, None)]}),
+        parse=Json(columns={**RECORD, "mark": "timestamptz"}),
         windows=Windowed(
             time=EventTime(column="at", out_of_orderness=60, punctuation="mark"), window=Tumbling(size=5), key="ip",
             aggregates={"hits": "count(*)"}, into="hits",
         ),
         sinks=PostgresTable(table="hits", mode="upsert", key=("ip", "window_start"), columns=HITS, aggregated=True),
-    )  # fmt: skip
-    run = Counted(servers, declared)
+    ))  # fmt: skip
     run.epoch()
     assert (run.hits(), run.left()) == ({}, [(-58, 0)]), "the other partition carried none"
 
     run.produce({1: [marked(4, 7)]})
-    planned, who = run.planned()
-    run.sealed(planned, who)
-    run.crashed(planned, who)
+    run.crash()
     run.epoch()
     assert (run.hits(), run.left()[-1]) == ({("a", 0): 4}, (5, 0)), "the window closes with the epoch of its mark"
 
-    run.produce({0: [marked(100, 2)], 1: [marked(4, None), marked(101, None)]})
-    run.epoch()
+    run.epoch({0: [marked(100, 2)], 1: [marked(4, None), marked(101, None)]})
     assert run.hits() == {("a", 0): 4}
     assert run.left()[-1] == (40, 1), "an older mark takes nothing back, and the periodic watermark goes on"
 
@@ -195,10 +181,8 @@ def test_a_restore_puts_windows_and_watermark_back(counted: NewCounted) -> None:
     run = counted({0: hits(1, 3)}, size=5, time=EventTime(column="at"))
     run.epoch()
     run.operate("savepoint", name="before")
-    run.produce({0: hits(2, 12)})
-    run.epoch()
-    run.produce({0: hits(4)})
-    run.epoch()
+    run.epoch({0: hits(2, 12)})
+    run.epoch({0: hits(4)})
     assert (run.hits(), run.left()) == ({("a", 0): 3}, [(3, 0), (12, 0), (12, 1)])
 
     run.operate("restore", name="before")

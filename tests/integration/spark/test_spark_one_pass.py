@@ -10,7 +10,7 @@ import pytest
 from psycopg2 import sql
 from psycopg2.extensions import parse_dsn
 
-from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline import PostgresTable, Text
 from epochline.config.kafka import broker_settings
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
@@ -37,13 +37,9 @@ def _json(start: int, count: int) -> list[bytes]:
 def begun(servers: Servers, records: Records, ranges: dict[int, tuple[int, int]]) -> tuple[str, StagingTicket]:
     """A topic with these records, and an attempt that is to read these ranges of it into two tables."""
     topic = servers.topic(records)
-    pipeline = Pipeline(
-        name=servers.name, source=KafkaSource(topics=topic), parse=Json(columns=COLUMNS), bad_records="quarantine",
-        sinks=(
-            PostgresTable(table="public.hits", columns=COLUMNS),
-            PostgresTable(table="public.ids", columns={"id": "bigint"}),
-        ),
-    )  # fmt: skip
+    tables = {"public.hits": COLUMNS, "public.ids": {"id": "bigint"}}
+    sinks = [PostgresTable(table=name, columns=columns) for name, columns in tables.items()]
+    pipeline = servers.pipeline(topic, parse=Json(columns=COLUMNS), bad_records="quarantine", sinks=sinks)
     return topic, servers.database.attempt(pipeline, {(topic, one): planned for one, planned in ranges.items()})
 
 
@@ -115,10 +111,8 @@ def test_a_job_reads_exactly_the_ranges_of_the_ledger_in_the_order_of_topics_and
     """S7: two topics, declared and planned in another order. Each task reads the ranges from where the last task ends."""
     topics = [servers.topic({partition: [b"x"] * 900 for partition in range(4)}) for _ in range(2)]
     topics.sort(reverse=True)
-    pipeline = Pipeline(
-        name=servers.name, source=KafkaSource(topics=tuple(topics)), parse=Text(column="line"),
-        sinks=PostgresTable(table="public.read", columns={"line": "text"}),
-    )  # fmt: skip
+    sink = PostgresTable(table="public.read", columns={"line": "text"})
+    pipeline = servers.pipeline(*topics, parse=Text(column="line"), sinks=sink)
     ranges = {(topic, partition): PLANNED[partition] for topic in topics for partition in (3, 1, 0)}
     ticket = servers.database.attempt(pipeline, ranges)
 
@@ -146,8 +140,8 @@ def test_a_job_reads_over_tls_and_shows_no_password_and_no_key(
     settings = broker_settings("test", secure_kafka.connection(), login=USER, password=PASSWORD)
     make_topic(settings, topic_name)
     produce(settings, topic_name, [b"row %d" % number for number in range(20)], partition=0)
-    sinks = [PostgresTable(table="hits", columns={"value": "text"})]
-    pipeline = Pipeline(name=servers.name, source=KafkaSource(topics=topic_name), parse=Text(), sinks=sinks)
+    sink = PostgresTable(table="hits", columns={"value": "text"})
+    pipeline = servers.pipeline(topic_name, parse=Text(), sinks=sink)
     ticket = servers.database.attempt(pipeline, {(topic_name, 0): (5, 20)})
 
     servers.run_job(JobCredentials(dsn=servers.database.dsn, kafka=settings))
@@ -164,8 +158,6 @@ def test_a_job_reads_over_tls_and_shows_no_password_and_no_key(
 
 
 HEAP, WORKER_MIB, RECORDS = "640m", 1024, 50_000
-
-
 DECLARED = """
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 
@@ -176,8 +168,6 @@ dag = epoch_dag(Pipeline(
     spark_conf={{"spark.driver.memory": "{heap}", "spark.executor.pyspark.memory": "{worker}m"}},
 ))
 """
-
-
 LIMITS = """
 import resource
 
@@ -211,11 +201,9 @@ def test_a_declared_limit_is_that_of_the_jvm_and_of_each_worker_and_suffices(ser
 def test_a_job_logs_the_memory_that_spark_reports(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
     """B2: also the batch that the pipeline declares, and what nobody has set."""
     topic = servers.topic({0: [b"a"]})
-    pipeline = Pipeline(
-        name=servers.name, source=KafkaSource(topics=topic), parse=Text(column="line"),
-        sinks=PostgresTable(table="public.lines", columns={"line": "text"}),
-        spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "77"},
-    )  # fmt: skip
+    sink = PostgresTable(table="public.lines", columns={"line": "text"})
+    conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "77"}
+    pipeline = servers.pipeline(topic, parse=Text(column="line"), sinks=sink, spark_conf=conf)
     servers.database.attempt(pipeline, {(topic, 0): (0, 1)})
 
     with caplog.at_level(logging.INFO, "epochline.spark.job"):

@@ -18,6 +18,8 @@ from epochline.spark.transaction import PartTransaction
 from tests.crash.reliability import Recovery
 from tests.integration.spark.conftest import Database
 
+COLUMNS = {"id": "bigint"}
+
 
 @dataclass
 class Attempt:
@@ -31,14 +33,12 @@ class Attempt:
         return PartTransaction(self.ticket, self.database.dsn, self.write_id, 0)
 
     def copy(self, part: PartTransaction, ids: Sequence[int]) -> None:
-        data = "".join(f"{i},t,0,{i},0\n" for i in ids).encode()
-        part.copy(self.ticket.table("public.ids"), "FORMAT csv", data)
+        part.copy(self.ticket.table("public.ids"), "FORMAT csv", "".join(f"{i},t,0,{i},0\n" for i in ids).encode())
 
     def write(self, ids: Sequence[int] = (1, 2, 3), digest: str = "1") -> dict[str, Part]:
         with closing(self.part()) as part:
             self.copy(part, ids)
-            message = {"rows": len(ids), "digest": digest}
-            return part.finish([Part(sink="public.ids", rows=len(ids), message=message)])
+            return part.finish([Part(sink="public.ids", rows=len(ids), message={"rows": len(ids), "digest": digest})])
 
     def ids(self) -> list[int]:
         return self.database.ids(self.ticket)
@@ -49,11 +49,8 @@ class Attempt:
 
 @pytest.fixture
 def attempt(database: Database, name: str) -> Attempt:
-    columns = {"id": "bigint"}
-    pipeline = Pipeline(
-        name=name, source=KafkaSource(topics="t"), parse=Json(columns=columns),
-        sinks=(PostgresTable(table="public.ids", columns=columns),),
-    )  # fmt: skip
+    parse, sink = Json(columns=COLUMNS), PostgresTable(table="public.ids", columns=COLUMNS)
+    pipeline = Pipeline(name=name, source=KafkaSource(topics="t"), parse=parse, sinks=sink)
     return Attempt(database, database.attempt(pipeline, {("t", 0): (0, 5)}))
 
 

@@ -9,19 +9,17 @@ import pytest
 from kafka import KafkaProducer
 from psycopg2 import sql
 
-from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline import PostgresTable
 from epochline.arrow.cast.batches import quarantine_batch, record_batch
 from epochline.arrow.stage.counts import digest, record_hashes
-from epochline.coordinator import LEASE, begin
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
 from epochline.errors import BadRecordError, RecordsRefusedError
 from epochline.kafka.records import RecordReader
 from epochline.operations import Request
-from epochline.operations.requeue import Requeue
 from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.balances import add_up
-from epochline.protocol.epoch import Epoch, EpochKind, Run
+from epochline.protocol.epoch import Epoch, EpochKind
 from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.staging import StagingTicket
 from tests.commands import in_processes
@@ -49,10 +47,8 @@ def hostile(servers: Servers) -> Servers:
 
 
 def begun(servers: Servers, start: int, bad_records: Literal["quarantine", "fail"]) -> StagingTicket:
-    pipeline = Pipeline(
-        name=servers.name, source=KafkaSource(topics=servers.name), parse=Json(columns=COLUMNS),
-        bad_records=bad_records, sinks=PostgresTable(table="public.hostile", columns=COLUMNS),
-    )  # fmt: skip
+    sink = PostgresTable(table="public.hostile", columns=COLUMNS)
+    pipeline = servers.pipeline(servers.name, parse=Json(columns=COLUMNS), bad_records=bad_records, sinks=sink)
     return servers.database.attempt(pipeline, {(servers.name, 0): (start, len(VALUES))})
 
 
@@ -110,14 +106,10 @@ def test_what_staging_refuses_is_found_in_every_partition_at_once(servers: Serve
     """INV-9: a task that finds some ends well, so that the others find theirs; the next attempt commits the rest."""
     values, bad = bad_among(3_000)
     topic = servers.topic({0: values, 1: values})
-    pipeline = Pipeline(
-        name=servers.name, source=KafkaSource(topics=topic), parse=Json(columns={"id": "bigint"}),
-        bad_records="quarantine", sinks=PostgresTable(table="public.ids", columns={"id": "bigint"}),
-    )  # fmt: skip
-    runs = Runs(servers, pipeline)
+    parse, sink = Json(columns={"id": "bigint"}), PostgresTable(table="public.ids", columns={"id": "bigint"})
+    runs = Runs(servers, servers.pipeline(topic, parse=parse, bad_records="quarantine", sinks=sink))
     planned, who = runs.planned()
-    ticket = begin(runs.ledger, servers.name, 1, who, lease=LEASE)
-    assert ticket is not None
+    ticket = runs.attempt(planned, who)
     staging = sql.Identifier("epochline_staging", ticket.table("public.ids").table)
     servers.database.query(sql.SQL("ALTER TABLE {} ADD CHECK (id > 0)").format(staging))
 
@@ -125,8 +117,7 @@ def test_what_staging_refuses_is_found_in_every_partition_at_once(servers: Serve
         servers.run_job()
 
     expected = {(partition, offset) for partition in (0, 1) for offset in bad}
-    found = servers.database.query('SELECT partition, "offset" FROM epochline.refused_row')
-    assert sorted(found) == sorted(expected)
+    assert sorted(servers.database.query('SELECT partition, "offset" FROM epochline.refused_row')) == sorted(expected)
     assert servers.database.ids(ticket, "public.ids") == []
     epoch = runs.committed(planned, who)
     assert (epoch.attempt, epoch.counts.read, epoch.counts.quarantined) == (2, 6_000, 300)
@@ -147,8 +138,7 @@ dag = epoch_dag(Pipeline(
 def test_a_run_until_caught_up_goes_on_where_a_target_refuses_records(servers: Servers, tmp_path: Path) -> None:
     """INV-9: two epochs of two attempts each, and the number of what they set aside in the last line."""
     values, bad = bad_among(3_000)
-    topic = servers.topic({0: values})
-    (tmp_path / "ruled.py").write_text(DECLARED.format(topic=topic))
+    (tmp_path / "ruled.py").write_text(DECLARED.format(topic=servers.topic({0: values})))
     servers.database.query(
         "CREATE TABLE public.known (id bigint PRIMARY KEY); INSERT INTO public.known SELECT generate_series(1, 3000);"
         "CREATE TABLE public.ruled (id bigint REFERENCES public.known, _topic text, _partition int, _offset bigint,"
@@ -190,24 +180,25 @@ def parsers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
+ORDER = Request(actor="ada", reason="the parse was mended")
+
+
 @pytest.mark.usefixtures("parsers")
 def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes_times_and_headers(
     servers: Servers,
 ) -> None:
     """INV-9: three epochs, the second of which mends one of two records only."""
     columns = {"value": "text", "at": "timestamptz"}
-    strict = Pipeline(
-        name=servers.name, source=KafkaSource(topics=servers.topic({0: [b"good", b"bad", b"good too"], 1: [b"worse"]})),
-        parse="rq_strict:parse", record=columns, sinks=[PostgresTable(table="again", columns=columns)],
-        bad_records="quarantine",
+    strict = servers.pipeline(
+        servers.topic({0: [b"good", b"bad", b"good too"], 1: [b"worse"]}), parse="rq_strict:parse", record=columns,
+        sinks=[PostgresTable(table="again", columns=columns)], bad_records="quarantine",
     )  # fmt: skip
     line, database = Runs(servers, strict), servers.database
 
     def requeue(parse: str, run: str) -> Epoch:
         line.pipeline = strict.model_copy(update={"parse": f"{parse}:parse"})
-        action, who = Requeue(), Run(dag_id=line.name, run_id=run, host="here")
-        order = Request(actor="ada", reason="the parse was mended")
-        return line.committed(action.plan(line.subject, action.parse({"everything": True}), order, who), who)
+        who = line.run_of(run)
+        return line.committed(line.order("requeue", ORDER, who, everything=True), who)
 
     committed = line.epoch()
     times = database.query("SELECT value, record_timestamp FROM epochline.quarantine")

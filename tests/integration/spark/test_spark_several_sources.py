@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from epochline import CustomSource, Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable, Text
-from epochline.coordinator import LEASE, begin
 from epochline.failpoints import KILLED, NAMED
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.operations import Request
-from epochline.operations.requeue import Requeue
-from epochline.protocol.epoch import Counts, Run
+from epochline.protocol.epoch import Counts
 from epochline.sources.positions import SourcePositions
 from epochline.sources.several import SeveralOffsets
 from epochline.spark.credentials import JobCredentials
@@ -142,9 +140,7 @@ def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driv
     shop.named((customer, f"customer {customer}") for customer in (4, 5))
     shop.placed((f"o{at:02}", at % 8, amounts[at]) for at in range(20, 40))
     planned, who = runs.planned()
-    assert planned.epoch is not None
-    ticket = begin(runs.ledger, runs.name, planned.epoch.epoch_id, who, lease=LEASE)
-    assert ticket is not None
+    ticket = runs.attempt(planned, who)
     staged = StagedFromSeveral(name=runs.name, via=runs.database.dsn, kafkas=brokers)
     with job(staged, ticket, tmp_path, LOCAL, **{NAMED: "end.committed:exit"}) as driver:
         assert driver.wait(240) == KILLED, log_of(tmp_path)
@@ -186,9 +182,8 @@ def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_
     assert "no smallint" in shown[1]
 
     runs.declare(columns={"orders": mended, "customers": mended})
-    requeue, who = Requeue(), Run(dag_id=runs.name, run_id="requeue", host="here")
-    order = Request(actor="ada", reason="the parse was mended")
-    planned = requeue.plan(runs.subject, requeue.parse({"everything": True}), order, who)
+    who = runs.run_of("requeue")
+    planned = runs.order("requeue", Request(actor="ada", reason="the parse was mended"), who, everything=True)
     assert runs.committed(planned, who).counts == Counts(read=2, passed=2, skipped=0, quarantined=0)
 
     assert runs.database.query(place, runs.name) == []
@@ -202,11 +197,8 @@ class OwnRuns(Runs):
     """Runs of a pipeline that reads no Kafka."""
 
     def __init__(self, servers: Servers, source: CustomSource) -> None:
-        pipeline = Pipeline(
-            name=servers.name, source=source, parse=Text(),
-            sinks=[PostgresTable(table="numbers", columns={"value": "text"})],
-        )  # fmt: skip
-        super().__init__(servers, pipeline)
+        sink = PostgresTable(table="numbers", columns={"value": "text"})
+        super().__init__(servers, Pipeline(name=servers.name, source=source, parse=Text(), sinks=sink))
         self.source = SourcePositions(source.spec)
         self.credentials = JobCredentials(dsn=servers.database.dsn, kafka={})
 
@@ -218,11 +210,8 @@ class OwnRuns(Runs):
 
 def test_a_worker_killed_between_emitting_and_remembering_doubles_nothing(servers: Servers, tmp_path: Path) -> None:
     """X15, E8: the position lies in the ledger. Three epochs, and the second one's job is killed while it reads."""
-    source = CustomSource(
-        source="scripted_source:ScriptedSource", options={"folder": str(tmp_path)}, label="numbers",
-        positions="sparse",
-    )  # fmt: skip
-    runs = OwnRuns(servers, source)
+    options, name = {"folder": str(tmp_path)}, "scripted_source:ScriptedSource"
+    runs = OwnRuns(servers, CustomSource(source=name, options=options, label="numbers", positions="sparse"))
 
     def grow(numbers: int) -> None:
         (tmp_path / "positions").write_text("\n".join(str(one) for one in range(numbers)))

@@ -2,34 +2,21 @@
 
 import itertools
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow
 import pytest
 from pyspark.sql import DataFrame, functions
 
-from epochline import Files, KafkaSource, KafkaTopic, Pipeline, PostgresTable
+from epochline import Files, KafkaTopic, PostgresTable
 from epochline.declare.parsers import Json
 from epochline.sinks.file_manifest import committed_files
 from tests.integration.sinks_world import new_topics, seen
-from tests.integration.spark.conftest import Runs, Servers
+from tests.integration.spark.conftest import Importable, Runs, Servers
 from tests.reading import rows_in_folder
 
 RECORD = {"who": "text", "n": "bigint"}
-MODULE = "pipelines_of_tests"
-Sinks = list[PostgresTable | KafkaTopic | Files]
-
-
-def importable(monkeypatch: pytest.MonkeyPatch, transform: Callable[[Any], object]) -> str:
-    """The name by which a declaration names a transform of a test."""
-    module = ModuleType(MODULE)
-    vars(module)[transform.__name__] = transform
-    monkeypatch.setitem(sys.modules, MODULE, module)
-    return f"{MODULE}:{transform.__name__}"
 
 
 def lines(start: int, until: int) -> list[bytes]:
@@ -41,16 +28,12 @@ def out(kafka_bootstrap: str) -> str:
     return new_topics(kafka_bootstrap, names=("out",))[0]
 
 
-def declared(servers: Servers, topic: str, sinks: Sinks, transform: str | None = None) -> Runs:
-    body = {
-        "name": servers.name, "source": KafkaSource(topics=topic).model_dump(), "transform": transform,
-        "parse": Json(columns=RECORD).model_dump(), "sinks": [sink.model_dump(mode="json") for sink in sinks],
-    }  # fmt: skip
-    return Runs(servers, Pipeline.from_stored(json.dumps(body)))
+def declared(servers: Servers, topic: str, sinks: list[Any], transform: str | None = None) -> Runs:
+    return Runs(servers, servers.unchecked(topic, parse=Json(columns=RECORD), sinks=sinks, transform=transform))
 
 
 def test_one_pass_fills_table_topic_and_files_with_the_same_rows(
-    servers: Servers, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, out: str, tmp_path: Path, importable: Importable
 ) -> None:
     """E6, N4: three kinds of sinks, two epochs; every sink holds each record once. Executors get a user's function."""
 
@@ -64,7 +47,7 @@ def test_one_pass_fills_table_topic_and_files_with_the_same_rows(
         KafkaTopic(topic=out, value=Json(columns={"n": "bigint"}), key="who", columns={"who": "text"}),
         # No file has the function, as a declaration that is checked would want.
         KafkaTopic(topic=other, value=Json(columns=RECORD)).model_copy(
-            update={"value": importable(monkeypatch, packed), "columns": RECORD}
+            update={"value": importable(packed), "columns": RECORD}
         ),
         Files(path=path, columns=RECORD),
     ])  # fmt: skip
@@ -74,8 +57,7 @@ def test_one_pass_fills_table_topic_and_files_with_the_same_rows(
     assert rows_in_folder(path) == []
     names = [f"files:{path}", *sorted([f"kafka:{out}", f"kafka:{other}"])]
     assert [(one.epoch_id, one.sink) for one in runs.publish()] == [(1, name) for name in names]
-    runs.produce({1: lines(70, 80)})
-    runs.epoch()
+    runs.epoch({1: lines(70, 80)})
     runs.publish()
 
     assert sorted(n for (n,) in servers.database.query("SELECT n FROM rows")) == list(range(80))
@@ -90,7 +72,7 @@ def test_one_pass_fills_table_topic_and_files_with_the_same_rows(
 
 
 def test_after_a_transform_each_sink_gets_its_own_frame(
-    servers: Servers, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, out: str, tmp_path: Path, importable: Importable
 ) -> None:
     """P7: totals to a table and, as the same, to a topic; the parsed rows to files. One receipt per sink."""
     path, database = str(tmp_path / "rows"), servers.database
@@ -103,7 +85,7 @@ def test_after_a_transform_each_sink_gets_its_own_frame(
         PostgresTable(table="totals", columns=RECORD, mode="add", key="who", measures="n"),
         KafkaTopic(topic=out, value=Json(columns=RECORD), key="who", aggregated=True, order_by="n"),
         Files(path=path, columns=RECORD, format="csv"),
-    ], importable(monkeypatch, named))  # fmt: skip
+    ], importable(named))  # fmt: skip
 
     runs.epoch()
     runs.publish()
@@ -118,15 +100,15 @@ def test_after_a_transform_each_sink_gets_its_own_frame(
     assert states == [(f"files:{path}", "SHOWN", 30), (f"kafka:{out}", "SHOWN", 3), ("totals", "SHOWN", 3)]
 
 
-def test_a_deleted_row_is_a_record_without_a_value(servers: Servers, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_row_is_a_record_without_a_value(servers: Servers, out: str, importable: Importable) -> None:
     """A transform's ``_deleted`` makes a tombstone: the key without a value."""
 
     def latest(parsed: DataFrame) -> DataFrame:
         return parsed.select("who", "n", (functions.col("n") % 2 == 0).alias("_deleted"))
 
-    runs = declared(servers, servers.topic({0: lines(0, 6)}), [
-        KafkaTopic(topic=out, value=Json(columns={"n": "bigint"}), key="who", columns={"who": "text"}, aggregated=True),
-    ], importable(monkeypatch, latest))  # fmt: skip
+    who, value = {"who": "text"}, Json(columns={"n": "bigint"})
+    sink = KafkaTopic(topic=out, value=value, key="who", columns=who, aggregated=True)
+    runs = declared(servers, servers.topic({0: lines(0, 6)}), [sink], importable(latest))
 
     runs.epoch()
     runs.publish()

@@ -90,9 +90,7 @@ def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_writt
     assert line.given() == []
 
     line.produce({0: [b"hello"]})
-    planned, who = line.planned()
-    line.sealed(planned, who)
-    line.crashed(planned, who)
+    who = line.crash()
     assert line.counts() == {"hello": 2, "world": 1, "flink": 1}
     line.committed(line.plan(who), who)
 
@@ -109,16 +107,14 @@ def test_a_restored_word_count_goes_on_from_the_savepoint(counting: NewCounting)
     line = counting(*["hello world"] * 5, declared=declared.model_copy(update={"sinks": sinks}))
     line.epoch()
     line.operate("savepoint", name="five")
-    line.produce({0: [b"hello moon", b"hello"]})
-    line.epoch()
+    line.epoch({0: [b"hello moon", b"hello"]})
     assert line.both() == {"hello": 7, "world": 5, "moon": 1}
 
     line.operate("restore", name="five")
 
     assert line.both() == {"hello": 5, "world": 5}
     assert line.database.query("SELECT next_offset FROM epochline.heads") == [(5,)]
-    line.produce({0: [b"hello world"]})
-    line.epoch()
+    line.epoch({0: [b"hello world"]})
     assert line.both() == {"hello": 8, "world": 6, "moon": 1}
 
 
@@ -128,15 +124,12 @@ def test_a_new_pipeline_counts_on_from_a_savepoint(counting: NewCounting) -> Non
     line.epoch()
     line.operate("savepoint", name="five")
     tables = {"t_wordcount": "u_wordcount", "given": "u_given", "word_count": "u_word_count"}
-    other = line.pipeline.model_copy(
-        update={
-            "name": f"{line.name}-2",
-            "transform": "counting:count_on",
-            "sinks": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.targets),
-            "state": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.state),
-        }
-    )
-    second = Counting(line.servers, other)
+    others = {
+        kind: tuple(one.model_copy(update={"table": tables[one.table]}) for one in kept)
+        for kind, kept in (("sinks", line.pipeline.targets), ("state", line.pipeline.state))
+    }
+    renamed = {"name": f"{line.name}-2", "transform": "counting:count_on", **others}
+    second = Counting(line.servers, line.pipeline.model_copy(update=renamed))
 
     second.operate("restore", name="five", of=line.name)
 
@@ -153,9 +146,8 @@ def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(counting
     latest = line.pipeline.source.model_copy(update={"startup": "latest"})
     line.pipeline = line.pipeline.model_copy(update={"source": latest})
     assert line.planned()[0].epoch is None
-    line.produce({0: [b"hello world"]})
 
-    line.epoch()
+    line.epoch({0: [b"hello world"]})
 
     assert line.both() == {"hello": 1, "world": 1}
 
@@ -165,14 +157,11 @@ DRAWN = {"word": "text", "drawn": "bigint", "line": "bigint"}
 
 def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(servers: Servers) -> None:
     """INV-2: a random number, and a tie, are drawn once for both writes."""
-    source = KafkaSource(topics=servers.topic({0: [b"word %d" % (n % 50) for n in range(500)]}))
-    pipeline = Pipeline(
-        name=servers.name, source=source, parse=Text(), transform="drawing:draw",
-        sinks=[PostgresTable(table="drawn", mode="upsert", key="word", columns=DRAWN, aggregated=True)],
-        state=[StateTable(table="drawn_state", key="word", columns=DRAWN, keys="drawing:keys")],
-    )  # fmt: skip
+    topic = servers.topic({0: [b"word %d" % (n % 50) for n in range(500)]})
+    sink = PostgresTable(table="drawn", mode="upsert", key="word", columns=DRAWN, aggregated=True)
+    state = StateTable(table="drawn_state", key="word", columns=DRAWN, keys="drawing:keys")
 
-    Runs(servers, pipeline).epoch()
+    Runs(servers, servers.pipeline(topic, parse=Text(), transform="drawing:draw", sinks=sink, state=state)).epoch()
 
     target = servers.database.query("SELECT word, drawn, line FROM drawn ORDER BY word")
     assert len(target) == 50

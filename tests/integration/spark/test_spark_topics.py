@@ -36,8 +36,7 @@ class Publishing(Runs):
         return seen(self.servers.bootstrap, self.pipeline.topics[0].topic, isolation)
 
     def read_and_publish(self, records: Records) -> None:
-        self.produce(records)
-        self.epoch()
+        self.epoch(records)
         self.publish()
 
 
@@ -123,12 +122,9 @@ def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_
     """E5, K19, X21, INV-6: five visits over two epochs and a crash make one count of five; what is too late, none."""
     line = shipped("ip_count_topic", partitions=1)  # one that never has a record would hold the watermark back
     assert line.pipeline.topics[0].transaction_timeout == timedelta(milliseconds=60_000)
-    line.produce({0: visits(0, 1, 2)})
-    line.epoch()
+    line.epoch({0: visits(0, 1, 2)})
     line.produce({0: visits(3, 4)})
-    planned, who = line.planned()
-    line.sealed(planned, who)
-    line.crashed(planned, who)
+    line.crash()
     line.resume()
     line.epoch()
     line.publish()
@@ -140,8 +136,7 @@ def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_
     line.read_and_publish({0: visits(3)})
     assert windows(line.seen()) == [("192.168.1.1", "00", 5), ("192.168.1.1", "00", 6)]
 
-    line.produce({0: visits(20)})
-    line.epoch()
+    line.epoch({0: visits(20)})
     line.read_and_publish({0: visits(1)})
     assert sorted(windows(line.seen())) == [
         ("192.168.1.1", "00", 5), ("192.168.1.1", "00", 6), ("192.168.1.1", "05", 1),
@@ -161,8 +156,7 @@ def test_a_consumer_gets_the_result_that_is_taken_back_before_the_new_one(shippe
     line = shipped("ip_count_topic", partitions=1, windows=windowed, sinks=(changes, late))
     line.read_and_publish({0: visits(0, 1, 5)})
 
-    line.produce({0: visits(3)})
-    line.epoch()
+    line.epoch({0: visits(3)})
     with armed("topic.committed:raise"), pytest.raises(FailpointError):
         line.publish()
     line.publish()
@@ -174,8 +168,8 @@ def test_a_consumer_gets_the_result_that_is_taken_back_before_the_new_one(shippe
 
 
 EXAMPLES = ROOT / "include" / "epochline_examples"
-TEN = [str(number) for number in range(1, 11)]
 TWENTY = [str(number) for number in range(1, 21)]
+TEN = TWENTY[:10]
 
 
 class Program(Runs):
@@ -184,9 +178,8 @@ class Program(Runs):
     def __init__(self, servers: Servers, topic: str) -> None:
         source = KafkaSource(topics=topic, records_per_epoch=10)
         # A name of its own: the consumer group of another test's ledger would show epochs that this one lacks.
-        pipeline = find("raw_value", ROOT / "dags" / "examples").model_copy(
-            update={"name": servers.name, "source": source}
-        )
+        declared = find("raw_value", ROOT / "dags" / "examples")
+        pipeline = declared.model_copy(update={"name": servers.name, "source": source})
         servers.database.query((EXAMPLES / "raw_value.sql").read_text())
         super().__init__(servers, pipeline, create=False)
 
@@ -268,9 +261,8 @@ def test_fifteen_set_aside_is_quarantined_and_the_other_nineteen_are_there(progr
     with pytest.raises(SealRefusedError):
         program.sealed(planned, who)
     abort(program.ledger, program.name, 2, who, reason="test")
-    changes = {"parse": "all_but_15:parse", "bad_records": "quarantine"}
-    settings = Settings(parallelism=parallelism)
-    program.pipeline = program.pipeline.model_copy(update={**changes, "settings": settings})
+    handling = {"parse": "all_but_15:parse", "bad_records": "quarantine", "settings": Settings(parallelism=parallelism)}
+    program.pipeline = program.pipeline.model_copy(update=handling)
 
     with pytest.raises(PipelinePausedError):
         program.planned()

@@ -1,15 +1,13 @@
 """With a transform: parsed once, quarantine and counts by the first write, then a write per sink."""
 
 import json
-import sys
 from collections import Counter
-from types import ModuleType
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline import PostgresTable
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
@@ -20,26 +18,20 @@ from epochline.protocol.staging import StagingTicket
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, LINEAGE
 from tests.integration.kafka_topics import span_of_timestamps
-from tests.integration.spark.conftest import Records, Runs, Servers
+from tests.integration.spark.conftest import Importable, Records, Runs, Servers
 
 RECORD = {"who": "text", "n": "integer", "at": "timestamp with time zone"}
 
 
 def transform(parsed: DataFrame) -> dict[str, DataFrame]:
     return {
-        "public.raw": parsed,
-        "public.totals": parsed.groupBy("who").agg(F.sum("n").alias("n")),
-        "public.latest": parsed.where("n >= 0"),
-        "public.none": parsed.where("n < 0"),
-    }
+        "public.raw": parsed, "public.totals": parsed.groupBy("who").agg(F.sum("n").alias("n")),
+        "public.latest": parsed.where("n >= 0"), "public.none": parsed.where("n < 0"),
+    }  # fmt: skip
 
 
 def misses_a_table(parsed: DataFrame) -> dict[str, DataFrame]:
     return {"public.raw": parsed}
-
-
-def made_of(parsed: DataFrame, **columns: str) -> DataFrame:
-    return parsed.select("who", *STAGED_LINEAGE, *(F.expr(text).alias(name) for name, text in columns.items()))
 
 
 # The table's columns beside who, and what the transform gives; what is stored, or the reason.
@@ -61,26 +53,22 @@ GIVEN: dict[str, tuple[dict[str, str], dict[str, str], str | None, str]] = {
 }  # fmt: skip
 
 
-def gives(parsed: DataFrame) -> DataFrame:
-    return made_of(parsed, **GIVEN[CASE[0]][1])
-
-
-CASE = [""]
-
-
 @pytest.mark.parametrize("case", GIVEN)
-def test_what_a_transform_returns_is_stored_exactly_or_refused_by_its_column(servers: Servers, case: str) -> None:
+def test_what_a_transform_returns_is_stored_exactly_or_refused_by_its_column(
+    servers: Servers, importable: Importable, case: str
+) -> None:
     """INV-9, through Spark: no value is rounded, wrapped or replaced by one that the table generates."""
-    CASE[0] = case
-    columns, _, expected, reason = GIVEN[case]
+    columns, given, expected, reason = GIVEN[case]
+
+    def gives(parsed: DataFrame) -> DataFrame:
+        return parsed.select("who", *STAGED_LINEAGE, *(F.expr(text).alias(name) for name, text in given.items()))
+
     declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     query(servers.database.dsn, f"CREATE TABLE t (who text, {declared}{LINEAGE})", options=IN_PUBLIC)
-    body = {
-        "name": servers.name, "source": KafkaSource(topics=servers.topic({0: [b'{"who": "a"}']})).model_dump(),
-        "parse": Json(columns=RECORD).model_dump(), "transform": "pipelines_of_tests:gives",
-        "sinks": [PostgresTable(table="t").model_dump()],
-    }  # fmt: skip
-    line = Runs(servers, Pipeline.from_stored(json.dumps(body)))
+    line = Runs(servers, servers.unchecked(
+        servers.topic({0: [b'{"who": "a"}']}), parse=Json(columns=RECORD), transform=importable(gives),
+        sinks=[PostgresTable(table="t")],
+    ))  # fmt: skip
 
     if expected is not None:
         line.epoch()
@@ -88,39 +76,29 @@ def test_what_a_transform_returns_is_stored_exactly_or_refused_by_its_column(ser
         with pytest.raises(EpochlineError, match=reason):
             line.epoch()
 
-    stored = servers.database.query("SELECT n::text FROM t")
-    assert stored == ([] if expected is None else [(expected,)])
-
-
-@pytest.fixture(autouse=True)
-def module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions as a pipeline's module: not importable where the executors look."""
-    made = ModuleType("pipelines_of_tests")
-    for function in (transform, misses_a_table, gives):
-        setattr(made, function.__name__, function)
-    monkeypatch.setitem(sys.modules, made.__name__, made)
+    assert servers.database.query("SELECT n::text FROM t") == ([] if expected is None else [(expected,)])
 
 
 def begun(servers: Servers, records: Records, function: str) -> StagingTicket:
     topic, raw = servers.topic(records), {"who": "text", "n": "bigint"}
-    body = {
-        "name": servers.name, "source": KafkaSource(topics=topic).model_dump(), "parse": Json(columns=RECORD).model_dump(),
-        "bad_records": "quarantine", "transform": f"pipelines_of_tests:{function}",
-        "sinks": [sink.model_dump() for sink in (
-            PostgresTable(table="public.raw", columns=raw),
-            PostgresTable(table="public.totals", columns=raw, mode="add", key="who", measures="n"),
-            PostgresTable(table="public.latest", columns=raw, mode="upsert", key="who", order_by="at"),
-            PostgresTable(table="public.none", columns=raw, aggregated=True),
-        )],
-    }  # fmt: skip
+    sinks = [
+        PostgresTable(table="public.raw", columns=raw),
+        PostgresTable(table="public.totals", columns=raw, mode="add", key="who", measures="n"),
+        PostgresTable(table="public.latest", columns=raw, mode="upsert", key="who", order_by="at"),
+        PostgresTable(table="public.none", columns=raw, aggregated=True),
+    ]
+    more = {"bad_records": "quarantine", "transform": function}
     ranges = {(topic, partition): (0, len(values)) for partition, values in records.items()}
-    return servers.database.attempt(Pipeline.from_stored(json.dumps(body)), ranges)
+    return servers.database.attempt(servers.unchecked(topic, parse=Json(columns=RECORD), sinks=sinks, **more), ranges)
 
 
-def test_every_sink_gets_its_rows_and_the_first_write_carries_the_counts(servers: Servers) -> None:
+def test_every_sink_gets_its_rows_and_the_first_write_carries_the_counts(
+    servers: Servers, importable: Importable
+) -> None:
     rows = [{"who": f"w{i % 3}", "n": i, "at": f"2026-01-01T00:00:{i:02}Z"} for i in range(60)]
     values = [json.dumps(row).encode() for row in rows]
-    ticket, database = begun(servers, {0: values[:30], 1: [*values[30:], b"nope"]}, "transform"), servers.database
+    records, database = {0: values[:30], 1: [*values[30:], b"nope"]}, servers.database
+    ticket = begun(servers, records, importable(transform))
 
     servers.run_job()
 
@@ -149,8 +127,8 @@ def test_every_sink_gets_its_rows_and_the_first_write_carries_the_counts(servers
     assert database.ended(ticket)
 
 
-def test_a_transform_that_misses_a_declared_table_fails_and_names_it(servers: Servers) -> None:
-    ticket = begun(servers, {0: [b'{"who": "a", "n": 1}']}, "misses_a_table")
+def test_a_transform_that_misses_a_declared_table_fails_and_names_it(servers: Servers, importable: Importable) -> None:
+    ticket = begun(servers, {0: [b'{"who": "a", "n": 1}']}, importable(misses_a_table))
 
     with pytest.raises(DeclarationError, match=r"no DataFrame for public\.totals"):
         servers.run_job()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
-from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
+from epochline import PostgresTable, StateTable
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.types import column_type
 from epochline.declare.columns import SUPPORTED, parse_type
@@ -72,13 +72,11 @@ def test_each_type_passes_a_transform_and_a_state(
     declared = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
     query(servers.database.dsn, f"{TYPES} CREATE TABLE t (id int, {declared}, {LINEAGE})", options=IN_PUBLIC)
     kept = {"id": "int"} | {
-        name: kind
-        for name, kind in record.items()
+        name: kind for name, kind in record.items()
         if kind == kinds[name] and not kind.startswith("json") and not parse_type(kind).by_text
-    }
-    topic = servers.topic({0: [b"x"] * rows})
-    line = Runs(servers, Pipeline(
-        name=servers.name, source=KafkaSource(topics=topic), parse="types_of_tests:parse", transform="types_of_tests:same",
+    }  # fmt: skip
+    line = Runs(servers, servers.pipeline(
+        servers.topic({0: [b"x"] * rows}), parse="types_of_tests:parse", transform="types_of_tests:same",
         record={"id": "int", **record}, state=[StateTable(table="kept", key="id", columns=kept)],
         sinks=[PostgresTable(table="t"), PostgresTable(table="back", columns=kept, aggregated=True)],
     ))  # fmt: skip
@@ -96,8 +94,7 @@ def test_each_type_passes_a_transform_and_a_state(
     state = {name: expected[name] for name in record if name in kept}
     assert stored("kept", list(kept)) == state
 
-    line.produce({0: [b"x"] * rows})
-    line.epoch()
+    line.epoch({0: [b"x"] * rows})
 
     for table in ("kept", "back"):
         assert stored(table, list(kept)) == state

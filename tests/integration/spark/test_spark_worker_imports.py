@@ -6,18 +6,7 @@ from typing import Any
 
 import pytest
 
-from epochline import (
-    EventTime,
-    Files,
-    Json,
-    KafkaSource,
-    KafkaTopic,
-    Pipeline,
-    PostgresTable,
-    StateTable,
-    Tumbling,
-    Windowed,
-)  # fmt: skip
+from epochline import EventTime, Files, Json, KafkaTopic, PostgresTable, StateTable, Tumbling, Windowed
 from tests.integration.sinks_world import new_topics
 from tests.integration.spark.conftest import Runs, Servers
 
@@ -87,11 +76,11 @@ def test_a_worker_imports_neither_pydantic_nor_what_reads_avro(
     declared = dict(KINDS[kind])
     if kind == "one pass":
         (out,) = new_topics(servers.bootstrap, names=("out",))
-        topic = KafkaTopic(topic=out, value=Json(columns=TOTALS), key="who")
-        declared["sinks"] = [*declared["sinks"], topic, Files(path=str(tmp_path / "files"), columns=TOTALS)]
-    source = KafkaSource(topics=servers.topic({0: RECORDS[:40], 1: RECORDS[40:]}))
+        sink = KafkaTopic(topic=out, value=Json(columns=TOTALS), key="who")
+        declared["sinks"] = [*declared["sinks"], sink, Files(path=str(tmp_path / "files"), columns=TOTALS)]
+    topic = servers.topic({0: RECORDS[:40], 1: RECORDS[40:]})
 
-    epoch = Runs(servers, Pipeline(name=servers.name, source=source, parse=Json(columns=RECORD), **declared)).epoch()
+    epoch = Runs(servers, servers.pipeline(topic, parse=Json(columns=RECORD), **declared)).epoch()
 
     assert epoch.counts.read == 60
     modules = set(imported.read_text().split())

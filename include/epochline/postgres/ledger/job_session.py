@@ -8,6 +8,7 @@ import psycopg2
 from psycopg2 import errors
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, ISOLATION_LEVEL_REPEATABLE_READ, connection
 
+from epochline.config.logins import log_in
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerUnavailableError, one_line
 from epochline.failpoints import failpoint
@@ -49,7 +50,7 @@ def connect(dsn: str, application_name: str, *, snapshot: bool = False) -> conne
     """
     failpoint("session.connect")
     try:
-        session: connection = psycopg2.connect(
+        session: connection = log_in(
             dsn, application_name=application_name, connect_timeout=_CONNECT_TIMEOUT_S, **UTF8, **_KEEPALIVES
         )
     except psycopg2.OperationalError as error:

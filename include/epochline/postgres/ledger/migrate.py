@@ -5,6 +5,7 @@ Tables change by versioned migrations (``migrations/versions``). Views, function
 """
 
 import hashlib
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 
@@ -12,10 +13,11 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
 
+from epochline.config.logins import log_in
 from epochline.config.versions import RANGES
 from epochline.declare.text_settings import UTF8
 from epochline.declare.version import VERSION
-from epochline.errors import ConfigurationError, LedgerError, VersionError
+from epochline.errors import ConfigurationError, LedgerError, LockTimeoutError, VersionError
 from epochline.postgres.ledger import roles
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import one_transaction, set_local
@@ -32,13 +34,16 @@ OLDEST_SERVER = int(RANGES["PostgreSQL"].oldest)
 # An arbitrary number, the same in every process that migrates.
 _MIGRATION_LOCK = 0x6570_6F63_68
 
+_LOCK_TIMEOUT_MS, _PAUSE_SECONDS, _TRIES = 2_000, 3.0, 120
+"""Whoever waits behind a migration that waits for a lock waits two seconds at most; it gives up after ten minutes."""
+
 
 def upgrade(dsn: str, tables: Iterable[str] = (), *, viewer: str | None = None) -> str:
     """Run the missing migrations, apply changed definitions, grant to the roles, and return the revision reached.
 
     A repeat changes nothing. A DBA creates the roles that this login may not create (`arrange_roles`); the ledger works
     without them. Two processes that migrate at the same time take turns: the advisory lock is transaction-scoped, so it
-    also works behind a transaction pooler.
+    also works behind a transaction pooler. A migration waits for a moment without a transaction of the ledger.
 
     Args:
         dsn: libpq URL of the target database.
@@ -48,8 +53,22 @@ def upgrade(dsn: str, tables: Iterable[str] = (), *, viewer: str | None = None) 
     Raises:
         RightsMissingError: this login may not make the schemas or the tables; nothing was changed.
         VersionError: the ledger was migrated by a newer version of epochline.
+        LockTimeoutError: there was no such moment; nothing was changed.
         LedgerError: the server is too old.
     """
+    for _ in range(_TRIES):
+        try:
+            return _upgrade(dsn, tables, viewer)
+        except LockTimeoutError:
+            time.sleep(_PAUSE_SECONDS)
+    raise LockTimeoutError(
+        "For ten minutes there was no moment without a transaction of the ledger, and a migration needs one. Nothing"
+        " was changed. Pause the pipelines, wait until their runs and audits have ended, and run `epochline migrate`"
+        " again."
+    )
+
+
+def _upgrade(dsn: str, tables: Iterable[str], viewer: str | None) -> str:
     with _migrating(dsn) as connection:
         current = current_revision(connection)
         if current is not None and current not in REVISIONS:
@@ -75,6 +94,10 @@ def run_migrations(connection: Connection, until: str) -> bool:
             if not execute(connection, "schema_exists", schema=schema).scalar_one():
                 change(connection, "CREATE SCHEMA {schema}", schema=schema)
         execute(connection, "make_revision_table")
+    elif missing:
+        # Each transaction holds the table from its question for the version to its end. So all that the former revision
+        # allowed has ended, and all that follows asks the new one.
+        change(connection, "LOCK TABLE epochline.alembic_version IN ACCESS EXCLUSIVE MODE")
     for revision in missing:
         change(connection, sql.SQL(REVISIONS[revision].read_text()))
         execute(connection, "keep_revision", revision=revision)
@@ -122,8 +145,8 @@ def _sha256(script: str) -> str:
 def _migrating(dsn: str) -> Iterator[Connection]:
     """Open a transaction that excludes every other migration of the same database."""
     try:
-        with closing(psycopg2.connect(dsn, **UTF8)) as session, one_transaction(session) as connection:
-            change(connection, set_local({}))
+        with closing(log_in(dsn, **UTF8)) as session, one_transaction(session) as connection:
+            change(connection, set_local({"lock_timeout": _LOCK_TIMEOUT_MS}))
             refuse_an_older_server(connection.info.server_version)
             execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
             yield connection

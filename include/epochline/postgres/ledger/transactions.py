@@ -6,10 +6,10 @@ from typing import cast
 
 import psycopg2
 from sqlalchemy import create_engine
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from epochline.config.logins import log_in
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError
@@ -62,7 +62,7 @@ class PostgresLedger:
     """Transactions on one PostgreSQL database, each on a connection of its own.
 
     Args:
-        dsn: libpq URL or SQLAlchemy URL of the target database.
+        dsn: URL of the target database, as for `epochline.config.logins.log_in`.
         application_name: shown in ``pg_stat_activity``.
         lock_timeout: seconds to wait for a lock before `LockTimeoutError`.
         sink_factory: creates the sinks that show an epoch after its commit; None if no such sink is needed.
@@ -81,10 +81,10 @@ class PostgresLedger:
         self._sink_factory = sink_factory
         keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
         self._engine = create_engine(
-            make_url(dsn).set(drivername="postgresql+psycopg2"),
+            "postgresql+psycopg2://",
+            creator=lambda: log_in(dsn, application_name=application_name, connect_timeout=10, **keepalives, **UTF8),
             poolclass=NullPool,
             isolation_level="READ COMMITTED",
-            connect_args={"application_name": application_name, "connect_timeout": 10, **keepalives, **UTF8},
         )
         self._settings = opening(
             {

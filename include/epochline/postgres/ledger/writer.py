@@ -4,6 +4,7 @@ from contextlib import closing
 
 import psycopg2
 
+from epochline.config.logins import log_in
 from epochline.declare.names import OWNER, WRITER
 from epochline.errors import ConfigurationError, RightsMissingError
 from epochline.postgres.queries.driver_errors import explained
@@ -68,7 +69,7 @@ def _refuse_unfenced(subject: str, login: str, may_end_sessions: bool) -> None:
 
 
 def _session(dsn: str) -> closing[Connection]:
-    return closing(psycopg2.connect(dsn, application_name="epochline", connect_timeout=10))
+    return closing(log_in(dsn, application_name="epochline", connect_timeout=10))
 
 
 def _refuse_a_stranger(writer: Connection, subject: str) -> str:
