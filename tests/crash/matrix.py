@@ -51,6 +51,7 @@ FAULTS = {
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
     "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
+    "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
     "F55": "on YARN, in client and in cluster mode: kill -9 of an executor",
 }
 
@@ -66,6 +67,7 @@ PARTLY = {
     "F25": "Every run stops until an operator declares the loss; recovery is counted from there.",
     "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
     "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
+    "F54": "The machines are namespaces of one kernel, with one clock and one disk.",
     "F55": "The containers are processes of one machine. No test has Kerberos or a vendor's cluster.",
     "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
     " which is what is tested.",
@@ -96,6 +98,7 @@ SPEAKS_OF = {
     "F40": (*_SOURCE, "airflow"),
     "F53": (*_SINKS, "config"),
     "F45": _PROTOCOL,
+    "F54": (*_JOB, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
