@@ -5,13 +5,12 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import psycopg2
 
@@ -20,27 +19,14 @@ from epochline.local.stack import Stack
 from epochline.postgres.ledger.migrate import upgrade
 from tests.airflow import rest
 from tests.airflow.conftest import Scheduler, eventually
-from tests.conftest import AIRFLOW_DAGS, FUNCTIONS
+from tests.conftest import FUNCTIONS
+from tests.declared import find_all
 from tests.e2e.machines import SERVERS, Machine, Room, machine_room
 from tests.e2e.own_servers import NEWEST, kafka, make_environment, postgres, running
 
-DAG_FILE = "machines.py"
+DAGS = Path(__file__).with_name("dags")
 CELERY = Path(__file__).with_name("celery.txt")
 """What the provider of the CeleryExecutor brings, pinned."""
-
-_SHARED = {
-    "AIRFLOW__API__SECRET_KEY": "of-the-test-of-executors",
-    "AIRFLOW__API_AUTH__JWT_SECRET": "of-the-test-of-executors-that-is-long-enough-for-hs512-tokens-of-airflow",
-    # By its address, where the API server asks for the logs of its tasks.
-    "AIRFLOW__CORE__HOSTNAME_CALLABLE": "airflow.utils.net.get_host_ip_address",
-    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    # As docs/operations.md advises, and quicker.
-    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
-    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
-}
-"""What every process of an Airflow must have alike."""
 
 
 @dataclass
@@ -48,53 +34,70 @@ class OwnAirflow:
     """Servers, an environment with Airflow, and machines to run it on."""
 
     folder: Path
-    variables: dict[str, str]
-    """Of the machine of the servers."""
-    database: str
-    """URL of PostgreSQL's superuser without a database."""
-    broker: str
-    """Address of Kafka."""
     room: Room
-    shared: dict[str, str] = field(default_factory=dict)
-    """What every process of this Airflow is given, besides `_SHARED`."""
+    variables: dict[str, str]
+    """Of Airflow's processes on the machine of the servers."""
+    metadata: dict[str, str]
+    """What leads to Airflow's database, which no worker of Celery's is given."""
+    scheduler: Scheduler
+    """The Airflow as tests of the embedded one know it."""
+    shared: dict[str, str] = field(
+        default_factory=lambda: {
+            "AIRFLOW__API__SECRET_KEY": "of-the-test-of-executors",
+            "AIRFLOW__API_AUTH__JWT_SECRET": "of-the-test-of-executors-that-is-long-enough-for-hs512-tokens-of-airflow",
+            # By its address, where the API server asks for the logs of its tasks.
+            "AIRFLOW__CORE__HOSTNAME_CALLABLE": "airflow.utils.net.get_host_ip_address",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # As docs/operations.md advises, and quicker.
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+        }
+    )
+    """What every process of this Airflow must have alike."""
 
-    @property
-    def url(self) -> str:
-        return f"http://{SERVERS}:{self.variables['AIRFLOW__API__PORT']}"
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What leads to Airflow's database, which no worker of Celery's is given."""
-        url = self.database.replace("postgresql:", "postgresql+psycopg2:")
-        key = base64.urlsafe_b64encode(b"a fernet key is of thirty-two by").decode()
-        return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"{url}/airflow", "AIRFLOW__CORE__FERNET_KEY": key}
-
-    def here(self) -> dict[str, str]:
-        """The variables of Airflow's processes on the machine of the servers."""
-        return {**self.variables, **_SHARED, **self.metadata, **self.shared, **of_project(self.folder / "airflow")}
+    def here(self) -> dict[str, Any]:
+        """How its processes are started on the machine of the servers."""
+        return {
+            "env": {**self.variables, **self.shared, **self.metadata, **copy_project(self.folder / "airflow")},
+            "cwd": self.folder,
+        }
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """A process of Airflow's on the machine of the servers, from its first answer on."""
-        with (self.folder / f"{name}.log").open("ab") as log:
-            command = [self.folder / "venv" / "bin" / "airflow", name]
-            with running(
-                command, lambda: is_healthy(self, name), env=self.here(), cwd=self.folder, stdout=log, stderr=log
-            ):
-                yield
+    def running(self, *parts: str) -> Iterator[None]:
+        """The API server and other parts on the machine of the servers; then every DAG is there and unpaused."""
+        with ExitStack() as stack:
+            log = stack.enter_context((self.folder / "airflow.log").open("ab"))
+            for part in ("api-server", *parts):
+                command = [self.folder / "venv" / "bin" / "airflow", part]
+                is_healthy = lambda part=part: self._is_healthy(part)  # noqa: E731
+                stack.enter_context(running(command, is_healthy, **self.here(), stdout=log, stderr=log))
+            login = rest.call(self.scheduler.stack.airflow, "", "GET", "/auth/token")
+            self.scheduler.token = login["access_token"]
+            dags = set(find_all(DAGS))
+            eventually("every DAG is there", lambda: dags <= self.scheduler.dags(), 120)
+            for dag in dags:
+                self.scheduler.pause(dag, False)
+            yield
+
+    def _is_healthy(self, part: str) -> bool:
+        with suppress(OSError, AssertionError):
+            health = rest.call(self.scheduler.stack.airflow, "", "GET", "/api/v2/monitor/health")
+            return part == "api-server" or health[part.replace("-", "_")]["status"] == "healthy"
+        return False
 
     def start(self, name: str, *command: str, **variables: str) -> Machine:
         """Start Airflow's command on a machine, which has its own copies of the declaration and of its functions."""
         machine = self.room.machine(name)
+        for folder in ("airflow", "epochline", "scratch"):
+            (machine.home / folder).mkdir(exist_ok=True)
         project = machine.home / f"project of {name}"
-        if not project.exists():
-            copy_project(project)
-            for folder in ("airflow", "epochline", "scratch"):
-                (machine.home / folder).mkdir()
         own = {
+            **copy_project(project),
             "AIRFLOW_HOME": str(machine.home / "airflow"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(project / "dags"),
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.scheduler.stack.airflow.url}/execution/",
             "EPOCHLINE_HOME": str(machine.home / "epochline"),
             # The API server asks for logs at its own setting of this port.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": self.variables["AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT"],
@@ -103,7 +106,7 @@ class OwnAirflow:
             # Every second machine has its temporary files in the usual folder.
             **({"TMPDIR": str(machine.home / "scratch")} if machine.number % 2 else {}),
         }
-        machine.start(["airflow", *command], {**_SHARED, **self.shared, **own, **of_project(project), **variables})
+        machine.start(["airflow", *command], {**self.shared, **own, **variables})
         return machine
 
     def let_go(self, pipeline: str) -> None:
@@ -111,61 +114,13 @@ class OwnAirflow:
         for machine in self.room.machines.values():
             (machine.home / "epochline" / f"{pipeline}-may-go").touch()
 
-    def scheduler(self) -> Scheduler:
-        """The Airflow as tests of the embedded one know it; its DAGs are there and unpaused."""
-        stack = SimpleNamespace(
-            airflow=SimpleNamespace(url=self.url),
-            postgres=SimpleNamespace(dsn=lambda: f"{self.database}/shop"),
-            kafka=SimpleNamespace(bootstrap_servers=self.broker),
-        )
-        token = rest.call(cast("Any", stack.airflow), "", "GET", "/auth/token")["access_token"]
-        one = Scheduler(cast("Stack", stack), str(token))
-        if one.call("GET", "/api/v2/connections")["total_entries"] == 0:
-            for connection in self._connections():
-                one.call("POST", "/api/v2/connections", connection)
-        eventually("every DAG is there", lambda: "files_apart" in one.dags(), 120)
-        for dag in one.dags():
-            one.pause(dag, False)
-        return one
 
-    def _connections(self) -> Iterator[dict[str, Any]]:
-        """What Airflow's database keeps, and the workers ask its API for."""
-        at = urlsplit(self.database)
-        login = {"login": at.username, "password": at.password}
-        yield {
-            "connection_id": POSTGRES,
-            "conn_type": "postgres",
-            "host": at.hostname,
-            "port": at.port,
-            "schema": "shop",
-            **login,
-        }
-        yield {"connection_id": KAFKA, "conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": self.broker})}
-        yield {"connection_id": "spark_default", "conn_type": "spark", "host": "local[2]"}
-
-    def hosts(self, scheduler: Scheduler, dag: str, run: str) -> dict[str, str]:
-        """The machine of each task's last try."""
-        names = {machine.address: name for name, machine in self.room.machines.items()}
-        return {task: names.get(one["hostname"], "") for task, one in scheduler.instances(dag, run).items()}
-
-
-def of_project(project: Path) -> dict[str, str]:
-    """The variables by which a process finds the project's functions."""
-    return {"EPOCHLINE_PROJECT": str(project), "PYTHONPATH": str(project / "spark_jobs")}
-
-
-def copy_project(project: Path) -> None:
-    for folder, file in (("dags", AIRFLOW_DAGS / DAG_FILE), ("spark_jobs", FUNCTIONS / "scripted.py")):
+def copy_project(project: Path) -> dict[str, str]:
+    """The variables by which a process finds its copy of the project."""
+    for folder, file in (("dags", DAGS / "apart.py"), ("spark_jobs", FUNCTIONS / "scripted.py")):
         (project / folder).mkdir(parents=True, exist_ok=True)
         shutil.copy(file, project / folder)
-
-
-def is_healthy(airflow: OwnAirflow, part: str) -> bool:
-    """Whether the API server answers, and says that the other part is well."""
-    with suppress(OSError, AssertionError):
-        health = rest.call(cast("Any", airflow), "", "GET", "/api/v2/monitor/health")
-        return part == "api-server" or health[part.replace("-", "_")]["status"] == "healthy"
-    return False
+    return {"EPOCHLINE_PROJECT": str(project), "PYTHONPATH": str(project / "spark_jobs")}
 
 
 def install(folder: Path) -> dict[str, str]:
@@ -188,24 +143,32 @@ def own_airflow() -> Iterator[OwnAirflow]:
         room = stack.enter_context(machine_room(folder))
         variables = install(folder)
         database = stack.enter_context(postgres(folder, SERVERS))
-        broker = stack.enter_context(kafka(folder, SERVERS))
+        broker = f"{SERVERS}:{stack.enter_context(kafka(folder, SERVERS))}"
         with closing(psycopg2.connect(f"{database}/postgres")) as session:
             session.autocommit = True
             for name in ("airflow", "shop"):
                 session.cursor().execute(f"CREATE DATABASE {name}")
         upgrade(f"{database}/shop")
-        airflow = OwnAirflow(folder, variables, database, f"{SERVERS}:{broker}", room)
-        copy_project(folder / "airflow")
-        subprocess.run(
-            [folder / "venv" / "bin" / "airflow", "db", "migrate"], env=airflow.here(), check=True, cwd=folder
+        metadata = {
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"{database.replace('postgresql:', 'postgresql+psycopg2:')}/airflow",
+            "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(b"a fernet key is of thirty-two by").decode(),
+        }
+        parts = SimpleNamespace(
+            airflow=SimpleNamespace(url=f"http://{SERVERS}:{variables['AIRFLOW__API__PORT']}"),
+            postgres=SimpleNamespace(dsn=lambda: f"{database}/shop"),
+            kafka=SimpleNamespace(bootstrap_servers=broker),
         )
+        scheduler = Scheduler(cast("Stack", parts), token="", folder=DAGS)
+        airflow = OwnAirflow(folder, room, {**variables, **connections(database, broker)}, metadata, scheduler)
+        subprocess.run([folder / "venv" / "bin" / "airflow", "db", "migrate"], check=True, **airflow.here())
         yield airflow
 
 
-@contextmanager
-def parts(airflow: OwnAirflow, names: Sequence[str]) -> Iterator[Scheduler]:
-    """These processes of Airflow's on the machine of the servers, after the API server."""
-    with ExitStack() as stack:
-        for name in ("api-server", *names):
-            stack.enter_context(airflow.part(name))
-        yield airflow.scheduler()
+def connections(database: str, broker: str) -> dict[str, str]:
+    """What the machine of the servers alone has, so that the workers ask Airflow's API for it."""
+    of = {
+        POSTGRES: f"{database.replace('postgresql:', 'postgres:')}/shop",
+        KAFKA: json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": broker}}),
+        "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+    }
+    return {f"AIRFLOW_CONN_{name.upper()}": value for name, value in of.items()}

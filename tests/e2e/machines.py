@@ -29,7 +29,7 @@ _FIRST_ACCOUNT = 31000
 _START = """
 hostname "$NAME"
 for file in hosts passwd; do mount --bind "$AT/$file" "/etc/$file"; done
-mkdir "$AT/python"
+mkdir -p "$AT/python"
 mount --bind "$PYTHON" "$AT/python"
 for hidden in $HIDDEN; do [ ! -d "$hidden" ] || mount -t tmpfs -o mode=755 tmpfs "$hidden"; done
 mkdir -p "$PYTHON"
@@ -112,10 +112,9 @@ class Machine:
     def kill(self) -> None:
         """Cut its power: with the first process of its namespace, the kernel kills all the others."""
         if self.process is not None:
-            with suppress(psutil.NoSuchProcess, IndexError):
-                self.processes()[0].kill()
+            with suppress(psutil.NoSuchProcess):
+                [*self.processes(), psutil.Process(self.process.pid)][0].kill()
             self.process.wait(30)
-            (self.folder / "python").rmdir()
             self.process = None
 
     def cut_off(self) -> None:

@@ -1,31 +1,21 @@
 """Pipelines whose tasks run on different machines: with an executor of Airflow's that has queues, by their queues."""
 
 from datetime import timedelta
-from typing import Any
 
 from epochline import Files, FixedDelay, KafkaSource, Pipeline, PostgresTable, Settings, epoch_dag
 
 COLUMNS = {"value": "text"}
-ON_MACHINES = (
-    "apart", "delivered_twice", "machine_killed", "machine_cut_off", "scheduler_killed", "scheduler_alone_killed",
-)  # fmt: skip
 # Each machine has a folder of its own under this name.
 FILES = Files(path="/tmp/epochline-files-apart", columns=COLUMNS)
 
-
-def staged_elsewhere(name: str, *more: Any) -> Any:
-    """A pipeline with a queue of its own for ``pre_commit``."""
+for name in ("apart", "delivered_twice", "machine_killed", "machine_cut_off", "scheduler_killed", "files_apart"):
     tables = [PostgresTable(table=table, columns=COLUMNS) for table in (name, f"{name}_again")]
     pipeline = Pipeline(
-        name=name, source=KafkaSource(topics=name), parse="scripted:parse", record=COLUMNS, sinks=[*tables, *more],
+        name=name, source=KafkaSource(topics=name), parse="scripted:parse", record=COLUMNS,
+        sinks=[*tables, FILES] if name == "files_apart" else tables,
         settings=Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1)), parallelism=4),
         spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
     )  # fmt: skip
-    dag = epoch_dag(pipeline)
+    dag = globals()[name] = epoch_dag(pipeline)
     if dag is not None:
         dag.get_task("pre_commit").queue = "staging"
-    return dag
-
-
-globals().update({name: staged_elsewhere(name) for name in ON_MACHINES})
-files_apart = staged_elsewhere("files_apart", FILES)
