@@ -148,9 +148,9 @@ def test_the_next_try_on_another_machine_reads_the_range_of_a_machine_that_lost_
 
     stager.kill()
     recovery.last_fault()
-    airflow.let_go(pipeline)
     scheduler.produce(pipeline, {0: ["later"]})
     start_worker(airflow, other.name, "staging")
+    airflow.let_go(pipeline)
 
     assert scheduler.wait(pipeline, run) == "success"
     assert scheduler.epoch(pipeline, 1) == ("COMMITTED", 2)
