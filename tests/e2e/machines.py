@@ -145,6 +145,11 @@ class Room:
             self.machines[name].make()
         return self.machines[name]
 
+    def kill(self) -> None:
+        """Cut the power of every machine."""
+        for machine in self.machines.values():
+            machine.kill()
+
 
 @contextmanager
 def machine_room(folder: Path) -> Iterator[Room]:

@@ -40,7 +40,7 @@ def airflow(servers: OwnAirflow, request: pytest.FixtureRequest) -> Iterator[Own
     """With an executor: two schedulers, or a broker and one worker of Celery's for all tasks but those that stage."""
     servers.shared["AIRFLOW__CORE__EXECUTOR"] = request.param
     with ExitStack() as stack:
-        stack.callback(lambda: [machine.kill() for machine in servers.room.machines.values()])
+        stack.callback(servers.room.kill)
         if request.param == "LocalExecutor":
             for name in ("scheduler-1", "scheduler-2"):
                 servers.start(name, "scheduler", AIRFLOW__CORE__PARALLELISM="4", **servers.metadata)
