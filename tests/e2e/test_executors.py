@@ -4,6 +4,8 @@ Each is a machine of tests/e2e/machines.py, with copies of its own of the declar
 from Airflow's API; a worker of Celery's has no login to Airflow's database.
 """
 
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,7 +26,10 @@ from tests.e2e.own_servers import running
 from tests.ports import free_port
 from tests.waiting import arguments_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="namespaces need root and iproute2"),
+]
 
 ATTEMPTS = "SELECT host, state FROM epochline.attempts WHERE pipeline = %s ORDER BY attempt"
 
