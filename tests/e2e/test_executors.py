@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from epochline.coordinator import abort
-from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Run
 from epochline_examples.redis_server import redis_program
 from tests.airflow.conftest import eventually
 from tests.airflow.half_way import half_written
@@ -228,6 +225,6 @@ def test_files_on_the_disk_of_another_machine_are_missed_before_the_commit(
     assert f"epochline abort {pipeline} 1 --reason" in said
     assert scheduler.epoch(pipeline, 1)[0] == "PRE_COMMITTED"
     assert scheduler.heads(pipeline) == dict.fromkeys(range(4), 0)
-    ledger = PostgresLedger(scheduler.stack.postgres.dsn())
-    abort(ledger, pipeline, 1, Run(dag_id="pytest", run_id="pytest", host="here"), reason="a test", by_operator=True)
+    command = [f"{airflow.folder}/venv/bin/epochline", "abort", pipeline, "1", "--reason", "a test", "--yes"]
+    subprocess.run(command, check=True, **airflow.here())
     assert scheduler.epoch(pipeline, 1)[0] == "ABORTED"
