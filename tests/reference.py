@@ -39,7 +39,7 @@ EXAMPLES = {
     },
     records_per_epoch=500_000,
 )""",
-    "Input": 'Input(source=KafkaSource(topics="orders"), parse=Text(column="line"))',
+    "Input": 'Input(source=KafkaSource(topics="orders"), parse=Text())',
     "FromGroup": 'FromGroup(group="old-job")',
     "FromTimestamp": 'FromTimestamp(timestamp="2026-01-01T00:00:00Z")',
     "FromOffsets": 'FromOffsets(offsets={"orders": {0: 100, 1: 250}})',
@@ -138,7 +138,6 @@ def _lines() -> Iterator[str]:
     yield "This page lists what a declaration may contain: each class with its fields, and the column types."
     yield "A field that shows neither *required* nor a default may be left out."
     yield "A duration is a `timedelta`, a number of seconds, or ISO 8601 text such as `PT10S`."
-    yield "The [settings](settings.md) say which place decides a setting, and the [glossary](glossary.md) has the words."
     yield "`make reference` writes the page from the code; do not edit it."
     seen: dict[str, str] = {}
     for name, example in EXAMPLES.items():
@@ -206,8 +205,8 @@ def _column_types() -> Iterator[str]:
     yield from ("", f"As texts: {', '.join(f'`{name}`' for name in BY_TEXT)}.", "")
     yield "PostgreSQL judges these texts when the epoch is sealed. A text that the type refuses, or would round, cut or read"
     yield "as another value, makes a bad record ([ADR 0046](adr/0046-types-that-only-postgresql-knows.md))."
-    yield "A table that exists may have a column of any type, such as a domain, an enum or a type of an extension: leave out"
-    yield "the sink's `columns`, and declare the record's column as `text`."
+    yield "A table that exists may have a column of any type, such as an enum: leave out the sink's `columns`, and declare"
+    yield "the record's column as `text`."
 
 
 def _summary(kind: type[DeclarationModel]) -> str:

@@ -61,9 +61,7 @@ class Windowed(DeclarationModel):
 
     The result table has the columns of the key, ``window_start``, ``window_end`` and one column per aggregate. It is
     an upsert target by key and ``window_start``: a late record replaces the first result with a corrected row.
-    With ``retractions`` it is an append target or a topic, and a correction is two rows.
-
-    Open windows are state (`epochline.declare.state`). Their table has the name of the result table plus ``_open``.
+    Open windows are state: their table has the name of the result table plus ``_open``.
 
     Args:
         time: the column of a record's time, and how far the watermark stays behind it.
@@ -74,8 +72,8 @@ class Windowed(DeclarationModel):
         lateness: how long a window takes late records after its end.
         too_late: the sink of records later than ``lateness``, with every column of the record and its lineage.
             Without it such records are only counted.
-        retractions: name of a boolean column of the result. A row with true adds a result. A row with false takes back
-            a result of an earlier epoch: it repeats that result. A late record gives (false, old) and (true, new).
+        retractions: name of a boolean column of the result, which is then an append target or a topic. A row with true
+            adds a result. A row with false takes an earlier result back: a late record gives (false, old), (true, new).
     """
 
     time: EventTime

@@ -30,9 +30,9 @@ class Avro(DeclarationModel):
             type without an Avro type, including ``numeric`` without a precision. Each field of a schema given here
             must hold every value of its column.
         registry: id of the registry's connection.
-        unavailable: for reading: as for `Json`, as text, bytes, uuid, or in an array or a map of it.
-        unit: for reading: what a plain integer counts that stands for a date or a time, such as Debezium's, with the
-            units of `Json`. Avro's logical types need none.
+        unavailable: for reading: as for `Json`.
+        unit: for reading: what a plain integer counts that stands for a date or a time, as for `Json`. Avro's logical
+            types need none.
     """
 
     kind: Literal["avro"] = "avro"

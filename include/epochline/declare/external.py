@@ -22,8 +22,10 @@ class ExternalSink(DeclarationModel):
 
     Args:
         columns: names and PostgreSQL types of the rows.
-        select: ``module:function`` from parsed batch to this sink's batch; by default columns are taken by name.
-        aggregated: whether a ``transform`` makes rows that belong to no single record; they carry no lineage.
+        select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default columns
+            are taken by name.
+        aggregated: whether a ``transform`` makes rows that belong to no single record; they carry no lineage, in a
+            table only ``_epoch``.
         max_unpublished_epochs: no epoch is planned while this many epochs wait to be shown.
     """
 

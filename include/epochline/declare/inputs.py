@@ -71,8 +71,7 @@ class Sources(DeclarationModel):
     In the ledger, in ``_topic`` and in messages, a topic is named ``input/topic``.
 
     Args:
-        inputs: by name (letters, digits, ``_``, ``-`` and ``.``), at least two. The transform gets a dict of DataFrames
-            by this name.
+        inputs: by name (letters, digits, ``_``, ``-`` and ``.``), at least two.
         records_per_epoch: most offsets in one epoch, shared between the partitions of all sources in proportion to
             their backlog.
     """

@@ -80,7 +80,7 @@ class Pipeline(DeclarationModel):
         record: columns and PostgreSQL types that the function ``parse`` returns (not for a ready-made parser).
         explode: name of a list column of ``parse``. Each element becomes a row, numbered ``_row``.
         transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict of DataFrames by table.
-            With several `Sources` it gets a dict of DataFrames by input.
+            With several `Sources` it gets a dict by input.
         sinks: target tables, and `KafkaTopic`, `Files` and `CustomSink`, which show an epoch after its commit.
         state: tables of keyed state. The transform gets the state of the records' keys as a second argument, a dict of
             DataFrames by table, and returns changed rows by table; a true ``_deleted`` deletes the key.
@@ -93,7 +93,7 @@ class Pipeline(DeclarationModel):
         postgres_connection, spark_connection: Airflow connection ids.
         writer_connection: id of the Spark job's connection. Its login is a member of ``epochline_writer`` and can only
             stage. By default the job uses ``postgres_connection``.
-        settings: settings of the pipeline's epochs, such as time-outs, pauses and restarts.
+        settings: time-outs, pauses and restarts.
         profile: name of a profile, which sets what ``settings`` leave out.
         commit_statement_timeout, lock_timeout: time-outs of the commit's transaction. A search for records that a
             target refuses takes at most ``commit_statement_timeout``.

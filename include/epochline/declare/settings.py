@@ -70,9 +70,8 @@ class FailureRate(DeclarationModel):
 class Endless(DeclarationModel):
     """Try again without a limit. Declared, it goes on whatever fails.
 
-    It is the default of a pipeline with an interval: then an error of code that comes back the same ends the
-    retries after three attempts (ADR 0049). Declared, the pause before each further attempt of such an error is twice
-    as long as the one before.
+    It is the default of a pipeline with an interval: then the same error of code ends the retries after three attempts
+    (ADR 0049). Declared, each pause before a further attempt of such an error is twice the one before.
 
     Args:
         delay: least time between two attempts.

@@ -173,12 +173,12 @@ class CustomSource(DeclarationModel):
         source: ``module:Class``, constructed with ``options`` as keyword arguments on the driver and on executors.
         options: JSON values. The ledger keeps them with the declaration, so they must hold no secrets.
         label: name of the source in the ledger and in messages, in place of a topic; by default ``source``.
-        connection: id of a connection, in Airflow or as ``AIRFLOW_CONN_<ID>``. The class then gets it as the argument
-            ``connection``, an `epochline.config.connections.Connection`. Secrets belong there.
+        connection: id of a connection, for secrets. The class then gets it as the argument ``connection``, an
+            `epochline.config.connections.Connection`.
         positions: ``dense`` if every position has a record, ``sparse`` if some may have none. A sparse source counts
             the records of a range, and the seal compares the count with what was read.
         startup: where a partition begins that the pipeline has on its first plan: ``earliest`` or ``latest``.
-        records_per_epoch: most positions in one epoch, shared between partitions in proportion to their backlog.
+        records_per_epoch: most offsets in one epoch, shared between partitions in proportion to their backlog.
     """
 
     source: ClassReference

@@ -17,9 +17,8 @@ from epochline.errors import StateError
 class StateTable(PostgresTable):
     """Rows by key that a transform reads for the keys of an epoch's records and returns changed.
 
-    ``epochline migrate`` creates the table. It is staged, sealed and committed with the epoch, and readable with SQL.
-    ``_epoch`` is the epoch that last changed a row. Only epochs may change the table: each epoch records the number of
-    keys and a digest in the ledger, and the pipeline stops if the next epoch finds others.
+    ``epochline migrate`` creates the table. ``_epoch`` is the epoch that last changed a row. Only epochs may change the
+    table: the pipeline stops if the next epoch finds another number of keys or another digest than the ledger.
 
     Args:
         table: ``table`` (in ``public``) or ``schema.table``.

@@ -44,7 +44,8 @@ class PostgresTable(DeclarationModel):
         tombstone: what a record without a value does to an upsert target; by default ``delete``. A row from ``parse``
             or ``transform`` with a true ``_deleted`` deletes its key in any case.
         lineage: whether the rows of the table carry ``_topic, _partition, _offset, _row, _epoch``.
-        aggregated: whether a ``transform`` makes rows that belong to no single record; they carry only ``_epoch``.
+        aggregated: whether a ``transform`` makes rows that belong to no single record; they carry no lineage, in a
+            table only ``_epoch``.
         insert_time: name of a ``timestamptz`` column, not among ``columns``, for the time at which the row's epoch was
             planned.
         before_images: the number of newest epochs whose replaced rows are kept for ``epochline restore`` (``upsert``,
@@ -52,8 +53,8 @@ class PostgresTable(DeclarationModel):
         keep_unavailable: whether a column keeps its value where `Json` or `Avro` reads ``unavailable``, or a function
             ``parse`` names it in the list ``_unavailable`` (``upsert`` with lineage, no ``transform``). Without an
             older row of the key in the same partition the record is bad.
-        select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default
-            the columns are taken by name.
+        select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default columns
+            are taken by name.
     """
 
     table: str

@@ -50,8 +50,8 @@ class KafkaTopic(DeclarationModel):
 
     Args:
         topic: its name; the topic must exist.
-        other_topics: further topics to which ``topic_column`` may send a record; they must exist. An epoch's records of
-            all topics are one Kafka transaction with one marker.
+        other_topics: further topics to which ``topic_column`` may send a record; they must exist. All are written in
+            one Kafka transaction.
         topic_column: text column with the topic of each record: ``topic``, or one of ``other_topics``. Any other value
             makes a bad record.
         value: `Bytes`, `Text`, `Json` or `Avro`: the columns of a record's value, and their format. Or
@@ -64,14 +64,15 @@ class KafkaTopic(DeclarationModel):
         columns: names and types of further columns, for key, headers, partition, topic or order; with a function as
             ``value``, of all columns that it receives.
         order_by: columns that order an epoch's records; by default the order in which they were read.
-        select: ``module:function`` from parsed batch to the batch with these columns; by default they are taken by
-            name.
-        aggregated: whether a ``transform`` makes rows that belong to no single record.
+        select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default columns
+            are taken by name.
+        aggregated: whether a ``transform`` makes rows that belong to no single record; they carry no lineage, in a
+            table only ``_epoch``.
         semantics: ``at_least_once`` sends without a transaction: a crash repeats records of this topic (no INV-5).
-        transaction_timeout: Kafka's ``transaction.timeout.ms``, at most what the broker allows, by
-            default 15 min. The seal refuses an epoch whose outbox would take more than half of it.
-        max_unpublished_epochs: no epoch is planned while this many epochs wait to be published.
-        connection: id of the connection of the brokers.
+        transaction_timeout: Kafka's ``transaction.timeout.ms``, at most what the broker allows. The seal refuses an
+            epoch whose outbox would take more than half of it.
+        max_unpublished_epochs: no epoch is planned while this many epochs wait to be shown.
+        connection: id of the Airflow connection of the brokers.
     """
 
     topic: str

@@ -63,11 +63,9 @@ class WindowedQuery(DeclarationModel):
     """Streaming SQL: a query that is grouped by a window of event time, in place of a transform.
 
     The result is that of one Spark batch with the same text over all records that are not too late. What epochs cannot
-    compute so is refused with the reason (docs/sql.md). Open windows are state: partial aggregates, in a table with the
-    name of the result table plus ``_open``.
+    compute so is refused with the reason (docs/sql.md). Open windows are state, as for `Windowed`.
 
-    The target is an upsert target by the selected columns of the group and ``window.start``. A late record replaces the
-    first result; a result that HAVING no longer takes is deleted.
+    The target is an upsert target by the selected columns of the group and ``window.start``.
 
     Args:
         query: ``SELECT … FROM {records} [WHERE …] GROUP BY window(…), … [HAVING …]``, as ``spark.sql(query,

@@ -204,18 +204,25 @@ def _repeats(what: Application) -> list[RefusedRow]:
 
 def _refuse_unordered_keys(what: Application) -> None:
     """Refuse a key that occurs in two partitions without a declared order: offsets order one partition only."""
-    places = "min(_topic) <> max(_topic) OR min(_partition) <> max(_partition)"
-    several = sql.SQL("count(*) > 1" if what.sink.aggregated else places)
-    twice = "SELECT 1 FROM {staging} GROUP BY {key} HAVING {several} LIMIT 1"
-    met_twice = bool(what.query(twice, several=several))
-    if not met_twice and not what.sink.aggregated:
-        # Rows of an earlier generation are older than all rows of this one, in every partition.
-        anything = sql.SQL("true")
-        ours = what.of_generation("t") if what.last_earlier_epoch else anything
-        statement = "SELECT 1 FROM {staging} w JOIN {other} t ON {same} WHERE ({w}) <> ({t}) AND {compared} LIMIT 1"
-        others = [(what.deleted_keys, anything)] + ([(what.target.identifier, ours)] if what.kept_order else [])
-        w, t = names(("_topic", "_partition"), "w"), names(("_topic", "_partition"), "t")
-        met_twice = any(what.query(statement, other=rows, compared=compared, w=w, t=t) for rows, compared in others)
+    if what.sink.aggregated:
+        met_twice = bool(what.query("SELECT 1 FROM {staging} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"))
+    else:
+        others = {"d": what.deleted_keys} | ({"t": what.target.identifier} if what.kept_order else {})
+        w, joins, met = names(("_topic", "_partition"), "w"), [], [compose("_epochline_several")]
+        for row, table in others.items():
+            on, there = same(what.sink.key, row, "w"), names(("_topic", "_partition"), row)
+            joins.append(compose(" LEFT JOIN {table} {row} ON {on}", table=table, row=row, on=on))
+            met.append(compose("({w}) <> ({there})", w=w, there=there))
+        if what.kept_order and what.last_earlier_epoch:
+            # Rows of an earlier generation are older than all rows of this one, in every partition.
+            met[-1] += compose(" AND {ours}", ours=what.of_generation("t"))
+        # One row per key: few keys are compared with the tables, however many rows have them.
+        twice = (
+            "SELECT 1 FROM (SELECT {key}, min(_topic) AS _topic, min(_partition) AS _partition,"
+            " min(_topic) <> max(_topic) OR min(_partition) <> max(_partition) AS _epochline_several"
+            " FROM {staging} GROUP BY {key}) w{joins} WHERE {met} LIMIT 1"
+        )
+        met_twice = bool(what.query(twice, joins=joined(joins, ""), met=joined(met, " OR ")))
     if met_twice:
         raise RowsRefusedError(
             f"{what.pipeline.name} ({what.staged.table}): a key of {what.sink} was met twice without an order between"
