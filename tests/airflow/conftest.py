@@ -73,6 +73,8 @@ class Scheduler:
 
     stack: Stack
     token: str
+    folder: Path = AIRFLOW_DAGS
+    """Where its pipelines are declared."""
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         return rest.call(self.stack.airflow, self.token, method, path, body)
@@ -177,7 +179,7 @@ class Scheduler:
 
     def make_targets(self, pipeline: str) -> None:
         with PostgresLedger(self.stack.postgres.dsn()).transaction() as tx:
-            tx.targets.create(find(pipeline, AIRFLOW_DAGS))
+            tx.targets.create(find(pipeline, self.folder))
 
     def produce(self, topic: str, values: Values, *, at: datetime | None = None) -> None:
         """Append values to partitions, with their timestamps where given, the topic made where missing."""
@@ -216,7 +218,7 @@ class Scheduler:
         assert self.heads(pipeline) == {p: len(some) for p, some in values.items()}
         assert self.group_offsets(pipeline) == self.heads(pipeline)
         assert self.staging_tables(pipeline) == []
-        checked = Scheduled(pipeline, find(pipeline, AIRFLOW_DAGS), self.query)
+        checked = Scheduled(pipeline, find(pipeline, self.folder), self.query)
         assert_chain(checked)
         assert_counts(checked)
 

@@ -53,6 +53,7 @@ FAULTS = {
     "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
     "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
+    "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
 }
 
 PARTLY = {
@@ -67,6 +68,7 @@ PARTLY = {
     "F25": "Every run stops until an operator declares the loss; recovery is counted from there.",
     "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
     "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
+    "F54": "The machines are namespaces of one kernel, with one clock and one disk.",
     "F55": "The containers are processes of one machine. No test has Kerberos or a vendor's cluster.",
     "F56": "The versions are 0.1.0, 0.2.0, this one and two made up from it. No test runs an Airflow of two versions.",
     "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
@@ -98,6 +100,7 @@ SPEAKS_OF = {
     "F40": (*_SOURCE, "airflow"),
     "F53": (*_SINKS, "config"),
     "F45": _PROTOCOL,
+    "F54": (*_JOB, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
     "F56": (*_SINKS, "declare"),
 }

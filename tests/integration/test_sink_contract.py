@@ -156,7 +156,7 @@ def test_a_machine_that_lacks_sealed_files_commits_nothing(line: OneSink, lost: 
     here.rename(there)
 
     for commits in (lambda: line.it.commit(planned), line.next_run):
-        with pytest.raises(SinkError, match=r"lacks sealed files\. Nothing was committed\."):
+        with pytest.raises(SinkError, match=r"lacks sealed files\. .* run `epochline abort \S+ \d --reason …`$"):
             commits()
 
     assert line.it.sql("SELECT state FROM epochline.epochs") == [("PRE_COMMITTED",)]

@@ -93,8 +93,8 @@ class FileSink(Sink):
         if not (self._is_complete(committable, sealed) or self._is_complete(committable, target)):
             raise SinkError(
                 f"{attempt} in {self._files}: {sealed} of {socket.gethostname()} lacks sealed files. Nothing was"
-                " committed. Give every worker the same folder, or abort the epoch, so that its range is read again.",
-                f"abort {attempt.pipeline} {attempt.epoch_id} --reason …",
+                " committed. Give every worker the same folder, or let the range be read again: run"
+                f" `epochline abort {attempt.pipeline} {attempt.epoch_id} --reason …`"
             )
 
     def commit(self, committable: Committable) -> None:
