@@ -51,9 +51,9 @@ FAULTS = {
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
     "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
+    "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
     "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
-    "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
 }
 
 PARTLY = {
