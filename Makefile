@@ -115,6 +115,7 @@ bench: setup ## measure what docs/performance.md says
 	$(BIN)/python -m bench.shares --report docs/performance.md
 	$(BIN)/python -m bench.footprint --report docs/memory.md
 	$(BIN)/python -m bench.pages --report docs/performance.md
+	$(BIN)/python -m bench.many --report docs/performance.md
 	$(BIN)/python -m bench.quick --store
 
 bench-quick: setup ## the ratios that matter, at small size, beside the stored ones: five minutes at most

@@ -27,7 +27,7 @@ from epochline.config.discovery import find
 from epochline.local.stack import Stack
 from tests.airflow.rest import token
 
-PIPELINES, MINUTES, AT_ONCE = 20, 8, 8
+PIPELINES, MINUTES, AT_ONCE = 50, 30, 8
 RECORDS, _EVERY_SECONDS, _LOOK_SECONDS = 100, 5.0, 3.0
 _MOST_SECONDS_TO_CATCH_UP = 600
 DECLARED = """

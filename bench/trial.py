@@ -14,6 +14,7 @@ from bench.epochs import counted_rounds, timed
 from bench.report import measured_table, ratio, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.declare.columns import LINEAGE
 from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.offsets import PlannedRange
@@ -44,14 +45,16 @@ class Ruled(Driver):
     def __init__(self, name: str, rule: str, dsn: str, rows: int) -> None:
         self._dsn, self._rows = dsn, rows
         columns = {"id": "bigint", "v": "integer"}
+        # A plan accepts these rules on a table of one's own alone.
         self.pipeline = Pipeline(
             name=name, source=KafkaSource(topics=name, records_per_epoch=rows), parse=Json(columns=columns),
-            sinks=PostgresTable(table=name, columns=columns), bad_records="quarantine",
+            sinks=PostgresTable(table=name), bad_records="quarantine",
         )  # fmt: skip
         self.source = FakeKafka()
         self.source.produce(name, 0, 0)
         self.ledger = PostgresLedger(dsn)
-        self.create()
+        lineage = ", ".join(f"{column} {kind}" for column, kind in LINEAGE.items())
+        query(dsn, f"CREATE TABLE public.{name} (id bigint, v integer, {lineage})")
         query(dsn, rule.format(f"public.{name}"))
 
     @staticmethod

@@ -39,6 +39,7 @@ _PERFORMANCE = {
     "price": _SINKS,
     "shares": (*_JOB, "local"),
     "pages": ("airflow", "postgres"),
+    "many": (*_JOB, "airflow", "local"),
 }
 
 
