@@ -210,6 +210,7 @@ def section(pipelines: int, minutes: float, at_once: int) -> str:
     intro = (
         f"{pipelines} pipelines, each with {RECORDS} records every {_EVERY_SECONDS:.0f} s and a run every minute, for"
         f" {minutes:g} minutes; Airflow's `parallelism` is {at_once}. Every record was in its table once."
+        " A process that ended unwaited for is not in the cores."
     )
     return measured_table("bench.many", intro, ["many pipelines", ""], rows)
 
