@@ -1,6 +1,6 @@
 """The tasks of a run on machines that share nothing but the servers and Airflow's API, by two of Airflow's executors.
 
-Each is a machine of tests/e2e/machines.py, with copies of its own of the declaration and its functions. Connections come
+tests/e2e/machines.py makes the machines. Each has its own copy of the declaration and of its functions. Connections come
 from Airflow's API; a worker of Celery's has no login to Airflow's database.
 """
 
@@ -176,7 +176,7 @@ def test_a_machine_that_was_cut_off_writes_nothing_that_counts(
     stager.cut_off()
     recovery.last_fault()
     start_worker(airflow, other.name, "staging")
-    # As long as the first attempt's machine is away, nothing of its own lets its records go on.
+    # The first attempt waits for this file on its own machine, which has none yet.
     (other.home / "epochline" / f"{pipeline}-may-go").touch()
     eventually("the retry is sealed", lambda: scheduler.epoch(pipeline, 1)[0] in ("PRE_COMMITTED", "COMMITTED"))
     drivers = [one for one in stager.processes() if "java" in arguments_of(one)]

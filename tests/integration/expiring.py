@@ -55,8 +55,8 @@ class Expiring:
     admin: str
     folder: Path
     seconds: float = 0
-    """For how long the command gives the same password; 0 where no two sessions log in at once. It is refused `GRACE`
-    seconds later, so that whoever was given it has logged in."""
+    """For how long the command gives the same password; 0 where no two sessions log in at once. The password
+    ends `GRACE` seconds later: a session that was given it has time to log in."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(mode=0o700)

@@ -62,14 +62,14 @@ def configure(servers: Servers, topic: str, **configs: str) -> None:
 def group_offsets(servers: Servers, group: str) -> dict[int, int]:
     """By partition, the offset that a consumer group of one topic holds."""
 
-    def held() -> Any:
+    def answered() -> Any:
         # Not by librdkafka, which ends the process where a broker answers so (confluentinc/librdkafka issue 5040).
         with suppress(*_STARTING):
             return admin.list_group_offsets(group)
         return None
 
     with admin_of(servers) as admin:
-        found = wait_for(f"a broker coordinates {group}", held)[group]
+        found = wait_for(f"a broker coordinates {group}", answered)[group]
     return {key.partition: held.offset for key, held in found.items()}
 
 

@@ -1,7 +1,7 @@
 """What Amazon MSK has in front of a broker: TLS, and a login by a request that is signed for one region.
 
-The signature is checked as AWS documents it (Signature Version 4), with the secret key of the test. What comes after the
-login goes to a real broker, whose answers name this address in place of its own.
+The signature is checked as AWS documents it (Signature Version 4), with the secret key of the test. After the
+login, requests go to a real broker. Its answers name this address in place of the broker's.
 """
 
 import base64

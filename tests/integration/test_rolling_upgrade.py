@@ -381,7 +381,7 @@ SELECT 1 FROM pg_locks
 
 
 def passed_in(one: Two, step: str, record: Path) -> list[str]:
-    """The failpoints that the older version passes in a step of an epoch, where each stands for a moment of its own.
+    """The failpoints that the older version passes in a step of an epoch, without those inside a transaction.
 
     A transaction holds what the migration waits for from its first message on, whatever it calls; and the moment before
     it is opened is that after the former one.
