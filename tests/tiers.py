@@ -57,6 +57,7 @@ _SERVERS = frozenset(
         "spark_cluster",
         "hdfs",
         "s3",
+        "yarn",
     }
 )
 """Fixtures behind which a server or a JVM stands."""

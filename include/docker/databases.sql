@@ -8,6 +8,8 @@
 
 CREATE ROLE epochline LOGIN PASSWORD :'epochline_password';
 CREATE ROLE airflow LOGIN PASSWORD :'airflow_password';
+-- A killed scheduler's workers share its session: the lock of a run would last as long as their tasks.
+ALTER ROLE airflow SET idle_in_transaction_session_timeout = '30s';
 CREATE DATABASE epochline OWNER epochline;
 CREATE DATABASE airflow OWNER airflow;
 REVOKE ALL ON DATABASE epochline FROM PUBLIC;

@@ -17,6 +17,7 @@ from tests.airflow.conftest import Scheduler, Values, eventually
 from tests.airflow.half_way import half_written, let_go, pause_while_spark_writes, sealed_but_paused
 from tests.crash.reliability import Recovery
 from tests.databases import query
+from tests.e2e.own_servers import running
 from tests.waiting import stop_process
 
 PARTITIONS = range(4)
@@ -282,6 +283,41 @@ def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restar
     recovery.took()
 
 
+@pytest.mark.fault("F9")
+def test_another_scheduler_finishes_the_epoch_of_one_that_was_killed_beside_the_task_of_the_dead_one(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
+    """F9, C4: two schedulers on one database; the next try begins while the orphaned task still works.
+
+    The dead scheduler's workers keep its session, and so the lock of the run, until the database ends that transaction.
+    """
+    airflow, command = scheduler.stack.airflow, ["scheduler", "--skip-serve-logs"]
+    quicker = {"ORPHANED_TASKS_CHECK_INTERVAL": "5", "SCHEDULER_HEALTH_CHECK_THRESHOLD": "15"}
+    options = {
+        **airflow.whole_environment(),
+        **{f"AIRFLOW__SCHEDULER__{name}": value for name, value in quicker.items()},
+    }
+    values, run = half_written(scheduler, "taken_over")
+    newest = "SELECT max(id) FROM job WHERE job_type = 'SchedulerJob'"
+    first = query(airflow_database(scheduler), newest)
+
+    # Frozen before the other one starts, which would take the lock of the run now and then.
+    freeze_scheduler_with_the_lock(scheduler, "taken_over", run)
+    with running(airflow.command(command), lambda: query(airflow_database(scheduler), newest) > first, env=options):
+        kill_scheduler(scheduler)
+        recovery.last_fault()
+        assert is_locked(scheduler, "taken_over", run)
+        eventually("the next try has begun", lambda: scheduler.epoch("taken_over", 1)[1] == 2)
+        let_go(scheduler, "taken_over")
+
+        assert scheduler.wait("taken_over", run) == "success"
+        assert scheduler.epoch("taken_over", 1) == ("COMMITTED", 2)
+        scheduler.assert_exact("taken_over", values)
+        recovery.took()
+    airflow.start()
+    airflow.wait()
+
+
 def kill_scheduler(scheduler: Scheduler) -> None:
     airflow = scheduler.stack.airflow
     pid = airflow.pids["scheduler"]
@@ -307,4 +343,8 @@ def freeze_scheduler_with_the_lock(scheduler: Scheduler, dag: str, run: str) -> 
 
 def is_locked(scheduler: Scheduler, dag: str, run: str) -> bool:
     unlocked = "SELECT run_id FROM dag_run WHERE dag_id = %s AND run_id = %s FOR UPDATE SKIP LOCKED"
-    return query(scheduler.stack.postgres.dsn("airflow"), unlocked, dag, run) == []
+    return query(airflow_database(scheduler), unlocked, dag, run) == []
+
+
+def airflow_database(scheduler: Scheduler) -> str:
+    return str(scheduler.stack.postgres.dsn("airflow"))

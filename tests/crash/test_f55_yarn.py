@@ -26,8 +26,6 @@ from tests.crash.yarn import Yarn, page, settings_of
 from tests.integration.stores import started
 from tests.waiting import arguments_of, wait_for
 
-pytestmark = pytest.mark.slow
-
 EXECUTOR = "YarnCoarseGrainedExecutorBackend"
 DRIVER = "org.apache.spark.deploy.yarn.ApplicationMaster "
 
@@ -103,7 +101,7 @@ def showing(secret: str, processes: list[psutil.Process]) -> list[str]:
 
 
 @pytest.mark.fault("F55")
-@pytest.mark.parametrize("mode", ["client", "cluster"])
+@pytest.mark.parametrize("mode", ["client", pytest.param("cluster", marks=pytest.mark.slow)])
 def test_an_executor_on_yarn_is_killed_and_the_epoch_is_exact_and_its_password_lies_open_nowhere(
     yarn: Yarn, on_yarn: OnYarn, mode: str
 ) -> None:
@@ -130,6 +128,7 @@ def test_an_executor_on_yarn_is_killed_and_the_epoch_is_exact_and_its_password_l
     assert list(yarn._folder.rglob("stderr"))
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F55")
 def test_a_driver_that_yarn_starts_again_counts_nothing_twice(yarn: Yarn, on_yarn: OnYarn) -> None:
     """F55, INV-4, I1: the page says one attempt; a cluster may say two, and the second runs the job of the first."""
@@ -149,6 +148,7 @@ def test_a_driver_that_yarn_starts_again_counts_nothing_twice(yarn: Yarn, on_yar
     recover(line, since=since)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F55")
 def test_an_application_that_outlives_its_task_writes_nothing_that_counts(yarn: Yarn, on_yarn: OnYarn) -> None:
     """F55, INV-4, INV-8: Airflow's worker was killed, the next try commits, and the first application goes on."""
@@ -172,6 +172,7 @@ def test_an_application_that_outlives_its_task_writes_nothing_that_counts(yarn: 
     assert line.query("SELECT attempt FROM epochline.epochs") == [(2,)]
 
 
+@pytest.mark.slow
 def test_the_application_of_a_task_that_is_stopped_is_ended_by_the_command_yarn(yarn: Yarn, on_yarn: OnYarn) -> None:
     """INV-7: as Airflow stops a task, by `on_kill`."""
     line = on_yarn("cluster")

@@ -220,6 +220,8 @@ class Postgres(Server):
                     cursor.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(role, role))
                 # CONNECT, and TEMPORARY as well: a login without rights must not create even temporary tables.
                 cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
+            # A killed scheduler's workers share its session: the lock of a run would last as long as their tasks.
+            cursor.execute("ALTER ROLE airflow SET idle_in_transaction_session_timeout = '30s'")
 
     def make_database(self, name: str) -> None:
         """Create an empty database that belongs to the ledger's login. An existing one is dropped first."""

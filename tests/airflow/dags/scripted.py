@@ -33,7 +33,7 @@ def scripted(name: str, **changes: Any) -> Pipeline:
 BY_HAND = (
     "after_hanging", "cancelled", "cleared", "compiled", "elsewhere", "followed", "half_cleared", "killed_client", "killed_commit",
     "logged", "lost_together", "lost_worker", "marked", "marked_while_paused", "nothing", "overtaken", "rescheduled",
-    "shared_server",
+    "shared_server", "taken_over",
 )  # fmt: skip
 globals().update({name: epoch_dag(scripted(name)) for name in BY_HAND})
 # Their drivers are started by spark-submit; every other job runs on the stack's Spark server.
