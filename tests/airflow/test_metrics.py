@@ -1,7 +1,12 @@
 """What Prometheus and StatsD get from a running Airflow: by whose login, and from a task of a real epoch."""
 
+import json
+import os
 import re
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.page_requests import ask, token_of
@@ -36,7 +41,7 @@ def test_a_user_of_airflow_or_the_token_is_needed_for_the_metrics(scheduler: Sch
 
 
 def test_a_task_sends_the_figures_of_its_epoch_the_way_that_airflow_sends_its_own(scheduler: Scheduler) -> None:
-    """Issue 40: StatsD, received by a socket; and a log whose entries are JSON."""
+    """Issue 40: StatsD, received by a socket. Each line of the log of a task is JSON, those of Spark's job too."""
     scheduler.prepare("figures", {0: ["a", "b", "bad"], 1: ["c"]})
     port = scheduler.stack.airflow.environment()["AIRFLOW__METRICS__STATSD_PORT"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
@@ -61,3 +66,19 @@ def test_a_task_sends_the_figures_of_its_epoch_the_way_that_airflow_sends_its_ow
         "rows_written": "6|g",
     }  # fmt: skip
     assert {"pre_commit_seconds", "commit_seconds"} < {*received}
+    [log] = scheduler.stack.home.logs.glob("airflow/dag_id=figures/*/task_id=pre_commit/*.log")
+    assert all("event" in json.loads(line) for line in log.read_text().splitlines())
+
+
+def test_airflows_own_setting_makes_our_logs_json(tmp_path: Path) -> None:
+    """Issue 40."""
+    said = (
+        "import logging; from airflow.logging_config import configure_logging; configure_logging();"
+        "logging.getLogger('epochline.coordinator').warning('epoch.%s', 'aborted')"
+    )
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__LOGGING__JSON_LOGS": "True"}
+
+    done = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True, check=True)
+
+    [line] = [json.loads(line) for line in (done.stdout + done.stderr).splitlines() if "epoch.aborted" in line]
+    assert (line["event"], line["logger"], line["level"]) == ("epoch.aborted", "epochline.coordinator", "warning")
