@@ -23,7 +23,7 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "include" / "observability"
-RULES = SHIPPED / "epochline.rules.yaml"
+RULES = SHIPPED / "alerts.yaml"
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="no Prometheus on this machine (Debian: prometheus)"

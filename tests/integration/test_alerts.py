@@ -228,7 +228,7 @@ def test_each_alert_fires_once_by_its_fault_and_each_panel_finds_data(
 
 def empty_panels(scraping: Prometheus) -> list[str]:
     """The titles of panels whose query finds nothing."""
-    board = json.loads((SHIPPED / "epochline.dashboard.json").read_text())
+    board = json.loads((SHIPPED / "dashboard.json").read_text())
     variables = {"$pipeline": ".*", "$__rate_interval": "1m"}
     empty = []
     for panel in board["panels"]:

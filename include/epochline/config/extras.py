@@ -8,7 +8,7 @@ from epochline.config.places import checkout
 from epochline.errors import ExtraMissingError
 
 _EXTRA_OF = {
-    **dict.fromkeys(("airflow", "prometheus_client"), "airflow"),
+    "airflow": "airflow",
     **dict.fromkeys(("confluent_kafka", "msgspec", "numpy", "pgpq", "pyarrow", "pyspark"), "spark"),
     # The last four are what the client of schema registries imports.
     **dict.fromkeys(("fastavro", "attr", "authlib", "cachetools", "httpx2"), "avro"),

@@ -13,11 +13,10 @@ from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.core_api.security import bearer_scheme, get_user
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
 
 from epochline.airflow.pages.access import dsn, may_see_pages, readable
-from epochline.config.extras import naming_extras
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +58,14 @@ def _seen_by(request: Request, user: Annotated[BaseUser | None, Depends(_scraper
 @text.get("/metrics")
 def metrics(request: Request, seen: Annotated[Callable[[list[str]], set[str]], Depends(_seen_by)]) -> Response:
     """Every pipeline that the request may see, as OpenMetrics or as Prometheus' own text, whichever it asks for."""
-    with naming_extras():
+    try:
         from prometheus_client.exposition import choose_encoder
 
         from epochline.airflow.pages.metrics import Scrape
+    except ModuleNotFoundError as error:
+        told = (
+            f"{error.name} is not installed here. Run `pip install 'epochline[airflow]'`, and restart the API server."
+        )
+        raise HTTPException(503, told) from None
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(Scrape(dsn, seen)), headers={"Content-Type": content_type})
