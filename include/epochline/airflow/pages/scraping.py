@@ -63,9 +63,8 @@ def metrics(request: Request, seen: Annotated[Callable[[list[str]], set[str]], D
 
         from epochline.airflow.pages.metrics import Scrape
     except ModuleNotFoundError as error:
-        told = (
-            f"{error.name} is not installed here. Run `pip install 'epochline[airflow]'`, and restart the API server."
-        )
+        name = (error.name or "").partition(".")[0]
+        told = f"{name} is not installed here. Run `pip install 'epochline[airflow]'`, then restart Airflow."
         raise HTTPException(503, told) from None
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(Scrape(dsn, seen)), headers={"Content-Type": content_type})
