@@ -19,7 +19,7 @@ from epochline.local.home import Home, Ports
 from epochline.local.spark import Spark
 from epochline.local.stack import Stack
 from tests.databases import QUICK, Databases
-from tests.ports import choose_ports
+from tests.ports import choose_ports, free_port
 from tests.processes.client import fork_server
 
 pytest_plugins = [
@@ -69,6 +69,11 @@ def stack() -> Iterator[Stack]:
         airflow_config={
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,grace:user,ada:op",
             "EPOCHLINE_COMPILED": str(home / "compiled"),
+            # A test may write a token there, and listen there.
+            "EPOCHLINE_METRICS_TOKEN_FILE": str(home / "metrics-token"),
+            "AIRFLOW__METRICS__STATSD_ON": "True",
+            "AIRFLOW__METRICS__STATSD_HOST": "127.0.0.1",
+            "AIRFLOW__METRICS__STATSD_PORT": str(free_port()),
             "AIRFLOW_CONN_SPARK_NOWHERE": '{"conn_type": "spark", "host": "nowhere"}',
             # Nothing listens there: every attempt to reach it fails at once.
             "AIRFLOW_CONN_POSTGRES_NOWHERE": (

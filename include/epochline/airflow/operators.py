@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.assets import announce_to_airflow, events_of
 from epochline.airflow.connections import adapters, epochline_errors, interval_of, planned_by_action, run_of, writers_of
+from epochline.airflow.figures import send_figures
 from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, no_epoch, not_planned, show_outcome
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
@@ -157,6 +158,7 @@ class CommitEpochOperator(EpochOperator):
             result = commit(ledger, adapters().offsets(self.pipeline), name, int(self.epoch_id))
         outcome = EpochOutcome.of(result.epoch, ranges)
         show_outcome(context, outcome)
+        send_figures(result.epoch)
         announce_to_airflow(ledger, self.pipeline, context)
         self.log.info("%s", result)
         self.log.info("%s. Nothing to do.", outcome)
@@ -182,6 +184,8 @@ class AbortEpochOperator(EpochOperator):
             with ledger.transaction() as tx:
                 epoch, paused = tx.epochs.lock(name, int(self.epoch_id)), tx.operators.standing(name).paused
             show_outcome(context, EpochOutcome.of(epoch, ranges, paused))
+            if outcome is AbortOutcome.ABORTED:
+                send_figures(epoch)
             if outcome is AbortOutcome.ALREADY_COMMITTED:
                 raise AirflowSkipException(f"{epoch} is committed; nothing to abort, and nothing to do.")
             result = {

@@ -23,7 +23,6 @@ from epochline.postgres.queries.versions import opening, refuse_version
 
 _STATEMENT_TIMEOUT_SECONDS = 10
 _WAIT_FOR_SESSION_SECONDS = 5
-_OPENING = opening({"statement_timeout": _STATEMENT_TIMEOUT_SECONDS * 1000})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +55,15 @@ class Snapshot:
 
 
 @contextmanager
-def snapshot(dsn: str, *, inspect: bool = False) -> Iterator[Snapshot]:
+def snapshot(
+    dsn: str, *, inspect: bool = False, statement_seconds: int = _STATEMENT_TIMEOUT_SECONDS
+) -> Iterator[Snapshot]:
     """Open a transaction that reads one moment of the ledger and may write nothing.
 
     Args:
         dsn: libpq URL of a reader's login.
         inspect: take the role that sees the bytes and reasons of quarantined records, for this transaction alone.
+        statement_seconds: PostgreSQL ends each statement after so long.
 
     Raises:
         LedgerUnavailableError, LedgerError: PostgreSQL cannot be reached, has no session left, or refuses.
@@ -69,7 +71,8 @@ def snapshot(dsn: str, *, inspect: bool = False) -> Iterator[Snapshot]:
     """
     try:
         with _engine(dsn).begin() as connection:
-            refuse_version(tuple(connection.exec_driver_sql(_OPENING).one()))
+            opened = connection.exec_driver_sql(opening({"statement_timeout": statement_seconds * 1000}))
+            refuse_version(tuple(opened.one()))
             if inspect:
                 _take_role(connection, dsn)
             yield Snapshot(connection)

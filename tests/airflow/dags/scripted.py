@@ -47,6 +47,7 @@ backfilled = epoch_dag(scripted("backfilled", schedule=timedelta(weeks=4)))
 watched = epoch_dag(scripted("watched", bad_records="quarantine"))
 CLICKED = ("clicked_by_grace", "clicked_by_ada", "viewed")
 globals().update({name: epoch_dag(scripted(name, bad_records="quarantine")) for name in CLICKED})
+figures = epoch_dag(scripted("figures", bad_records="quarantine"))
 clicked_rarely = epoch_dag(
     scripted("clicked_rarely", source=KafkaSource(topics="clicked_rarely", startup="latest", records_per_epoch=1))
 )

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.base import RequestResponseEndpoint
 
-from epochline.airflow.pages import act_routes, quarantine, views
+from epochline.airflow.pages import act_routes, quarantine, scraping, views
 from epochline.airflow.pages.access import (
     declared,
     edits,
@@ -202,12 +202,16 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def create_app() -> FastAPI:
-    """The application. Every route demands a user of Airflow; FastAPI's own pages are off, because they demand none."""
+    """The application. Every route demands a user of Airflow, or Prometheus' token.
+
+    FastAPI's own pages are off, because they demand nothing.
+    """
     app = FastAPI(
-        title="Epochline", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(may_see_pages)],
+        title="Epochline", docs_url=None, redoc_url=None, openapi_url=None,
         exception_handlers={StarletteHTTPException: _refused, EpochlineError: _refused},
     )  # fmt: skip
     app.middleware("http")(_with_headers)
+    app.include_router(scraping.text)
     for router in (json, act_routes.html, html):
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(may_see_pages)])
     return app

@@ -85,6 +85,11 @@ SELECT a.pipeline, a.epoch_id, a.attempt,
        a.error, a.error_class, a.error_command, a.failed_at
 FROM epochline.attempt a;
 
+-- Writes that were refused, because their attempt was no longer live. One row per database session.
+CREATE OR REPLACE VIEW epochline.fenced_writes AS
+SELECT a.pipeline, a.epoch_id, a.attempt, f.host, f.refused_at
+FROM epochline.fenced_write f JOIN epochline.attempt a USING (attempt_id);
+
 CREATE OR REPLACE VIEW epochline.quarantine AS
 SELECT pipeline, epoch_id, topic, partition, "offset", key, value, reason, quarantined_at, generation,
        record_timestamp, headers, requeued_by, requeued_at
