@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import timed
-from epochline import EventTime, Files, KafkaTopic, PostgresTable, StateTable, Text, Tumbling, Windowed
+from epochline import Bounds, EventTime, Files, KafkaTopic, Measure, PostgresTable, StateTable, Text, Tumbling, Windowed
 from epochline.declare.settings import FailureRate, NoRestart, Settings
 from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.protocol.epoch import Interval
@@ -107,6 +107,15 @@ KINDS: dict[str, Declare] = {
     "without restarts": _is(wake_on_data=timedelta(seconds=5), settings=Settings(restart=NoRestart())),
     "with state": _with_state,
     "with epoch files": _with_epoch_files,
+    "inside its bounds": _is(
+        bounds=Bounds(
+            most_quarantined=1,
+            measures=(Measure(name="rows", sql="SELECT count(*) FROM staged", change=1, first="inside"),),
+        )
+    ),
+    "outside its bounds": _is(
+        bounds=Bounds(measures=(Measure(name="rows", sql="SELECT count(*) FROM staged", most=0),))
+    ),
     "with windows": _with_windows,
     "counting failures": _is(settings=Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))),
     "with files": _with_files,
