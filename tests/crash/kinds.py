@@ -37,6 +37,14 @@ def _with_epoch_files(name: str, folder: Path) -> Declaration:
     return {**_with_state(name, folder), "settings": settings}
 
 
+def _with_bounds(**limits: Any) -> Declare:
+    def declare(name: str, _folder: Path) -> Declaration:
+        rows = Measure(name="rows", sql="SELECT count(*) FROM staged", table=name, **limits)
+        return {"bounds": Bounds(most_quarantined=1, measures=(rows,))}
+
+    return declare
+
+
 def _with_windows(name: str, _folder: Path) -> Declaration:
     counted = PostgresTable(
         table=f"{name}_counted", mode="upsert", key=("value", "window_start"), aggregated=True,
@@ -107,15 +115,8 @@ KINDS: dict[str, Declare] = {
     "without restarts": _is(wake_on_data=timedelta(seconds=5), settings=Settings(restart=NoRestart())),
     "with state": _with_state,
     "with epoch files": _with_epoch_files,
-    "inside its bounds": _is(
-        bounds=Bounds(
-            most_quarantined=1,
-            measures=(Measure(name="rows", sql="SELECT count(*) FROM staged", change=1, first="inside"),),
-        )
-    ),
-    "outside its bounds": _is(
-        bounds=Bounds(measures=(Measure(name="rows", sql="SELECT count(*) FROM staged", most=0),))
-    ),
+    "inside its bounds": _with_bounds(change=1, first="inside"),
+    "outside its bounds": _with_bounds(most=0),
     "with windows": _with_windows,
     "counting failures": _is(settings=Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))),
     "with files": _with_files,
