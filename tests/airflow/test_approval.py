@@ -1,10 +1,20 @@
-"""An epoch outside its bounds under a real scheduler: it waits without a worker, and a person decides."""
+"""An epoch outside its bounds: the task that asks, and under a real scheduler, where it waits without a worker."""
 
+import asyncio
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from epochline import Bounds
+from epochline.airflow import approval
+from epochline.airflow.approval import ApproveEpochOperator, DecisionTrigger
+from epochline.airflow.dag import build_dag
 from tests.airflow.conftest import Scheduler, Terminal, eventually
+from tests.contract.operators import act
+from tests.contract.worlds import World, fake_world, orders
 
 OUTSIDE = "values is 5, at most 4 expected"
 TASK = "approve_epoch"
@@ -96,3 +106,117 @@ def test_an_epoch_outside_its_bounds_waits_without_a_worker_until_a_person_decid
     assert scheduler.wait("bounded", run) == "success"
 
     scheduler.assert_exact("bounded", {0: produced, 1: [], 2: [], 3: []})
+
+
+class Asking:
+    """The task of epoch 1, sealed, in a world without Airflow's servers."""
+
+    def __init__(self, world: World, bounds: Bounds) -> None:
+        self.world, self.asked, self.shown = world, list[dict[str, Any]](), list[str]()
+        world.pipeline = orders(bounds=bounds)
+        task = build_dag(world.pipeline).get_task(TASK)
+        assert isinstance(task, ApproveEpochOperator)
+        self.task = task
+        task.epoch_id = "1"
+        ti = SimpleNamespace(id="an id", xcom_push=lambda key, value: self.shown.append(value))
+        self.context: Any = {"task_instance": ti, "ti": ti}
+        world.to_sealed()
+
+    def parked(self, *event: Any) -> TaskDeferred:
+        step = partial(self.task.execute_complete, attempt=1) if event else self.task.execute
+        with pytest.raises(TaskDeferred) as raised:
+            step(self.context, *event)
+        return raised.value
+
+    def answer(self, option: str, reason: str) -> dict[str, Any]:
+        user = {"id": "7", "name": "grace"}
+        return {"chosen_options": [option], "params_input": {"reason": reason}, "responded_by_user": user}
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> Asking:
+    world = fake_world()
+    monkeypatch.setattr(approval, "adapters", lambda: SimpleNamespace(ledger=lambda _: world.ledger))
+    asking = Asking(world, Bounds(most_rows=14))
+    monkeypatch.setattr(approval, "upsert_hitl_detail", lambda **asked: asking.asked.append(asked))
+    return asking
+
+
+def test_only_a_declaration_whose_epochs_may_wait_has_the_task() -> None:
+    """Other epochs pay nothing."""
+    tasks = [
+        [task.task_id for task in build_dag(orders(bounds=bounds)).tasks]
+        for bounds in (None, Bounds(most_rows=1, outside="abort"), Bounds(most_rows=1))
+    ]
+
+    assert [TASK in some for some in tasks] == [False, False, True]
+    assert build_dag(orders(bounds=Bounds(most_rows=1))).get_task("commit_epoch").upstream_task_ids == {TASK}
+
+
+def test_the_task_asks_for_the_attempt_that_waits_and_an_answer_decides_in_the_ledger(outside: Asking) -> None:
+    parked = outside.parked()
+
+    assert (parked.method_name, parked.kwargs) == ("execute_complete", {"attempt": 1})
+    assert outside.asked[0]["body"].startswith("15 rows staged, at most 14 expected")
+    assert list(outside.asked[0]["params"]) == ["reason"]
+    assert outside.shown[0].endswith("it awaits approval")
+    outside.parked(outside.answer("Approve", "  "))  # it is asked again
+    outside.task.execute_complete(outside.context, outside.answer("Approve", "why"), attempt=1)
+    epoch = outside.world.epoch(1)
+    assert (epoch.approval, epoch.decided_by, epoch.decided_reason) == ("approved", "grace", "why")
+    # Who answers later is told in the log, and changes nothing.
+    outside.task.execute_complete(outside.context, outside.answer("Reject", "no"), attempt=1)
+    assert outside.world.epoch(1).approval == "approved"
+    outside.task.execute(outside.context)
+
+
+def test_a_rejection_aborts_the_epoch_and_fails_the_task(outside: Asking) -> None:
+    with pytest.raises(AirflowFailException, match="was aborted: grace: no"):
+        outside.task.execute_complete(outside.context, outside.answer("Reject", "no"), attempt=1)
+
+    assert outside.world.visible() == []
+
+
+def test_an_answer_about_an_attempt_that_was_staged_again_decides_nothing(outside: Asking) -> None:
+    act(outside.world, "abort", epoch=1)
+    outside.world.to_sealed()
+
+    parked = outside.parked(outside.answer("Approve", "why"))
+
+    assert parked.kwargs == {"attempt": 2}
+    assert outside.world.epoch(1).approval == "awaited"
+
+
+def test_a_decision_elsewhere_wakes_the_task_although_the_ledger_was_away(
+    outside: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a page, a terminal or the API; nobody answers in Airflow."""
+    trigger = outside.parked().trigger
+    assert isinstance(trigger, DecisionTrigger)
+    looks = list[bool]()
+    awaits = approval._awaits
+
+    def away_at_first(**where: Any) -> bool:
+        looks.append(True)
+        if len(looks) == 1:
+            raise ConnectionError("away")
+        if len(looks) == 3:
+            act(outside.world, "approve", epoch=1)
+        return awaits(**where)
+
+    async def unanswered(_: Any) -> None:
+        await asyncio.sleep(0.01)
+
+    async def event() -> Any:
+        return await asyncio.wait_for(anext(aiter(trigger.run())), 30)
+
+    monkeypatch.setattr(approval, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(approval, "_awaits", away_at_first)
+    monkeypatch.setattr(DecisionTrigger, "_handle_response", unanswered)
+
+    assert asyncio.run(event()).payload == {"decided": True}
+    assert len(looks) == 3
+    outside.task.execute_complete(outside.context, {"decided": True}, attempt=1)
+    path, kept = trigger.serialize()
+    assert path == "epochline.airflow.approval.DecisionTrigger"
+    assert DecisionTrigger(**kept).where == trigger.where

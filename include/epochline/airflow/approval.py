@@ -14,6 +14,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.triggers.hitl import HITLTrigger
 from airflow.sdk import Context, Param
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 from airflow.triggers.base import TriggerEvent
@@ -40,15 +41,18 @@ class ApproveEpochOperator(ApprovalOperator):
     template_fields: Sequence[str] = ("epoch_id",)
 
     def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
+        super().__init__(subject=f"An epoch of {pipeline.name}", **options)
+        # Airflow gives each task the params of its DAG, which are no part of the question.
         reason = Param("", type="string", title="Reason", description="Why; kept in the ledger.")
-        super().__init__(subject=f"An epoch of {pipeline.name}", params={"reason": reason}, **options)
+        self.params = ParamsDict({"reason": reason})
         self.pipeline = pipeline
         self.epoch_id = epoch_id
 
     def execute(self, context: Context) -> None:
         """Pass, or ask, and wait without a worker."""
         with epochline_errors():
-            ranges = begin_log(adapters().ledger(self.pipeline), self.pipeline.name, self.epoch_id, "asks for approval")
+            ledger, doing = adapters().ledger(self.pipeline), "asks for approval, unless it is inside its bounds"
+            ranges = begin_log(ledger, self.pipeline.name, self.epoch_id, doing)
             epoch = self._epoch()
             if self._is_decided(epoch):
                 return
