@@ -81,6 +81,8 @@ EXAMPLES = {
     time=EventTime(column="at", out_of_orderness=5),
     into="orders_per_minute",
 )''',
+    "Bounds": "Bounds(least_rows=1, most_quarantined=0.01, most_overwritten=0.5)",
+    "Measure": 'Measure(name="revenue", sql="SELECT sum(amount) FROM staged", least=0, change=0.5)',
     "EventTime": 'EventTime(column="at", out_of_orderness=timedelta(seconds=5), idle_after=60)',
     "Tumbling": "Tumbling(size=timedelta(minutes=1))",
     "Sliding": "Sliding(size=timedelta(minutes=10), slide=timedelta(minutes=1))",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from epochline.airflow.dag_file import epoch_dag, epoch_schedule, epoch_tasks
     from epochline.declare.aggregation import Windowed
     from epochline.declare.avro import Avro
+    from epochline.declare.bounds import Bounds, Measure
     from epochline.declare.event_time import EventTime, Session, Sliding, Tumbling
     from epochline.declare.external import CustomSink, Files
     from epochline.declare.inputs import Input, Sources
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Avro",
+    "Bounds",
     "Bytes",
     "CustomSink",
     "CustomSource",
@@ -43,6 +45,7 @@ __all__ = [
     "Json",
     "KafkaSource",
     "KafkaTopic",
+    "Measure",
     "NoRestart",
     "Pipeline",
     "PostgresTable",
@@ -64,6 +67,7 @@ __all__ = [
 _MODULES = {
     "airflow.dag_file": ("epoch_dag", "epoch_schedule", "epoch_tasks"),
     "declare.aggregation": ("Windowed",),
+    "declare.bounds": ("Bounds", "Measure"),
     "declare.event_time": ("EventTime", "Session", "Sliding", "Tumbling"),
     "declare.external": ("Files", "CustomSink"),
     "declare.inputs": ("Input", "Sources"),

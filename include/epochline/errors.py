@@ -258,6 +258,14 @@ class RowsRefusedError(SealRefusedError, retryable=False, failure=Failure.INCURA
     """A target refuses these rows by a constraint, a type or a privilege, and would refuse them again."""
 
 
+class OutsideBoundsError(SealRefusedError, retryable=False):
+    """An epoch is outside its declared bounds, which abort such an epoch. A retry reads the same records."""
+
+
+class MeasureError(SealRefusedError, retryable=False, failure=Failure.CODE):
+    """A query of the declared bounds failed, took too long, or gave something else than one number or condition."""
+
+
 class TargetCodeError(SealRefusedError, failure=Failure.CODE):
     """A function of a target, such as a trigger, raised an error when the rows were applied."""
 

@@ -221,6 +221,7 @@ class Case:
 
 
 EXPIRED = "UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 s'"
+OUTSIDE = "UPDATE epochline.epoch SET approval = 'awaited', judged_attempt = attempt, outside = 'many rows'"
 LONG_AGO = "UPDATE epochline.pipeline SET last_plan_at = last_plan_at - interval '90 days'"
 WITH_ITS_TOPIC = produced("{}", "again")
 CASES: dict[str, Case] = {
@@ -229,7 +230,7 @@ CASES: dict[str, Case] = {
     "paused": Case(ordered("pause"), trigger=1),
     "unread records deleted": Case(unread_deleted, "failed", 1),
     "cannot plan": Case(cannot_plan, "failed", 1, mend=changed("ALTER TABLE {0} RENAME COLUMN other TO value")),
-    "awaiting approval": Case(changed("UPDATE epochline.epoch SET approval = 'awaited'", sealed)),
+    "awaiting approval": Case(changed(OUTSIDE, sealed)),
     "keeps aborting": Case(keeps_aborting, "failed"),
     "keeps failing": Case(reads("raise"), "running"),
     "failing": Case(reads("raise"), "failed", 1),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import timed
-from epochline import EventTime, Files, KafkaTopic, PostgresTable, StateTable, Text, Tumbling, Windowed
+from epochline import Bounds, EventTime, Files, KafkaTopic, Measure, PostgresTable, StateTable, Text, Tumbling, Windowed
 from epochline.declare.settings import FailureRate, NoRestart, Settings
 from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.protocol.epoch import Interval
@@ -35,6 +35,14 @@ def _with_state(name: str, _folder: Path) -> Declaration:
 def _with_epoch_files(name: str, folder: Path) -> Declaration:
     settings = Settings(epoch_files=str(folder / "epochs"), epoch_files_kept=2)
     return {**_with_state(name, folder), "settings": settings}
+
+
+def _with_bounds(**limits: Any) -> Declare:
+    def declare(name: str, _folder: Path) -> Declaration:
+        rows = Measure(name="rows", sql="SELECT count(*) FROM staged", table=name, **limits)
+        return {"bounds": Bounds(most_quarantined=1, measures=(rows,))}
+
+    return declare
 
 
 def _with_windows(name: str, _folder: Path) -> Declaration:
@@ -107,6 +115,8 @@ KINDS: dict[str, Declare] = {
     "without restarts": _is(wake_on_data=timedelta(seconds=5), settings=Settings(restart=NoRestart())),
     "with state": _with_state,
     "with epoch files": _with_epoch_files,
+    "inside its bounds": _with_bounds(change=1, first="inside"),
+    "outside its bounds": _with_bounds(most=0),
     "with windows": _with_windows,
     "counting failures": _is(settings=Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))),
     "with files": _with_files,

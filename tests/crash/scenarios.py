@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from epochline.errors import EpochStateError, LedgerBehindError, PipelinePausedError, StagingLostError
+from epochline.errors import (
+    EpochAwaitsApprovalError,
+    EpochStateError,
+    LedgerBehindError,
+    PipelinePausedError,
+    StagingLostError,
+)
 from epochline.operations import Request
 from epochline.operations.replay import plan_replay
 from tests.crash.line import tried
@@ -175,6 +181,28 @@ def nothing_left(line: SharedTopic) -> None:
     assert line.run(TWO) == "skipped"
 
 
+def approve(line: SharedTopic, epoch: int = 1) -> None:
+    line.act("approve", ORDER, epoch=epoch)
+
+
+def approved(line: SharedTopic) -> None:
+    """A person approved what is outside its bounds, and nothing is visible yet."""
+    sealed(line)
+    approve(line)
+
+
+def approved_and_committed(line: SharedTopic) -> None:
+    """However the seal died: nothing is visible before a person approves what it sealed."""
+    tasks(ONE, "pre_commit")(line)
+    with pytest.raises(EpochAwaitsApprovalError):
+        line.commit(1)
+    with pytest.raises(EpochAwaitsApprovalError):
+        line.plan(TWO)
+    assert line.query(f"SELECT 1 FROM {line.name}") == []
+    approve(line)
+    commit_one(line)
+
+
 def nothing(line: SharedTopic) -> None:
     """A first run."""
 
@@ -274,6 +302,9 @@ SCENARIOS = {
     "plan with state": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with state"),
     "pre-commit with state": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with state"),
     "commit with state": Scenario(sealed, "commit", commit_one, kind="with state"),
+    "pre-commit inside its bounds": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="inside its bounds"),
+    "pre-commit outside its bounds": Scenario(planned, "pre_commit", approved_and_committed, kind="outside its bounds"),
+    "commit what was approved": Scenario(approved, "commit", commit_one, kind="outside its bounds"),
     "commit with an epoch file": Scenario(sealed, "commit", commit_one, kind="with epoch files"),
     "pre-commit with windows": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with windows"),
     "plan with windows": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with windows"),

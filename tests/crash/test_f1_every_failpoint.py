@@ -91,6 +91,22 @@ def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
         kill(scenario, f"{name}@{times}")
 
 
+@pytest.mark.fault("F1")
+@pytest.mark.parametrize(
+    "name", ["bounds.targets.measure", "seal.epochs.mark_pre_committed", "seal.commit", "seal.committed"]
+)
+def test_a_seal_killed_around_its_verdict_leaves_nothing_that_commits_unapproved(name: str, kill: Kill) -> None:
+    """I1, I4; INV-6: of an epoch outside its bounds. Only what a person approved is committed, whatever was killed."""
+    kill(SCENARIOS["pre-commit outside its bounds"], f"{name}@1")
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.parametrize("name", ["commit.targets.apply", "commit.commit"])
+def test_an_approval_outlives_the_commit_that_was_killed(name: str, kill: Kill) -> None:
+    """I1, I4; INV-5."""
+    kill(SCENARIOS["commit what was approved"], f"{name}@1")
+
+
 PLACES = {
     "plan": ("intent.epochs.insert", "intent.commit"),
     "recover a left epoch": ("recover.commit.3",),

@@ -9,7 +9,8 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError, PlanChangedError
 from epochline.ports import NewEpoch, PipelineRow
 from epochline.protocol.balances import PartitionCounts
-from epochline.protocol.epoch import UNFINISHED, Counts, Epoch, EpochKind, EpochState, Run
+from epochline.protocol.bounds import Verdict
+from epochline.protocol.epoch import UNFINISHED, Approval, Counts, Epoch, EpochKind, EpochState, Run
 from epochline.protocol.offsets import PlannedRange
 from tests.in_memory.rows import Key, Side
 
@@ -98,6 +99,7 @@ class FakeEpochs(Side):
         self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
         return self._mark(
             epoch, EpochState.PLANNED, aborted_at=None, error=None, error_class=None, error_command=None, approval=None,
+            judged_attempt=None, outside=None, decided_by=None, decided_at=None, decided_reason=None,
             declaration_hash=pipeline.declaration_hash, attempts_before=epoch.attempt,
         )  # fmt: skip
 
@@ -124,14 +126,30 @@ class FakeEpochs(Side):
         self.rows.leases[epoch.pipeline, epoch.epoch_id] = self._now() + lease
         return True
 
-    def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[Key, PartitionCounts]) -> None:
-        self._mark(epoch, EpochState.PRE_COMMITTED, counts=counts, pre_committed_at=self._now())
+    def mark_pre_committed(
+        self, epoch: Epoch, counts: Counts, seen: Mapping[Key, PartitionCounts], verdict: Verdict | None = None
+    ) -> None:
+        judged: dict[str, Any] = {}
+        if verdict is not None:
+            outside = str(verdict) or None
+            judged = {"approval": verdict.approval, "judged_attempt": epoch.attempt, "outside": outside}
+        self._mark(epoch, EpochState.PRE_COMMITTED, counts=counts, pre_committed_at=self._now(), **judged)
         key = (epoch.pipeline, epoch.epoch_id)
         self.rows.ranges[key] = tuple(
             replace(one, records=seen[place].received) if place in seen else one
             for one in self.rows.ranges[key]
             for place in [(one.tp.topic, one.tp.partition)]
         )
+
+    def approve(self, epoch: Epoch, attempt: int, by: str, reason: str) -> bool:
+        now = self.lock(epoch.pipeline, epoch.epoch_id)
+        of = (now.state, now.approval, now.judged_attempt)
+        if of != (EpochState.PRE_COMMITTED, Approval.AWAITED, attempt):
+            return False
+        self.rows.epochs[epoch.pipeline, epoch.epoch_id] = replace(
+            now, approval=Approval.APPROVED, decided_by=by, decided_at=self._now(), decided_reason=reason
+        )
+        return True
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         return self._mark(epoch, EpochState.COMMITTED, rows_written=rows_written, committed_at=self._now())

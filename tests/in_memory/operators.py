@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from epochline.ports import Aborts, ActionRow, Decision, PipelineRow, PipelineStatus
@@ -76,6 +77,9 @@ class FakeHistory(Side):
 
     def plan_succeeded(self, pipeline: str) -> None:
         self.rows.plan_failures.pop(pipeline, None)
+
+    def measured(self, pipeline: str, key: str, epochs: int) -> Sequence[Decimal]:
+        return ()
 
     def aborts(self, pipeline: str) -> Aborts:
         last = self._tx.states.last_committed(pipeline) or 0

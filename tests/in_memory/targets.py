@@ -14,6 +14,7 @@ from epochline.declare.state import StateDigest, StateStanding
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
 from epochline.ports import Applied, Claims, Fit, Prepared, Selection, TableDifference
+from epochline.protocol.bounds import Measured
 from epochline.protocol.epoch import Epoch, EpochState
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.refused import RefusedRow
@@ -80,6 +81,13 @@ class FakeTargets(Side):
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
         return Prepared()
+
+    def measure(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Measured:
+        if pipeline.bounds is not None and pipeline.bounds.measures:
+            raise NotImplementedError(f"{pipeline.name}: targets in memory know no SQL")
+        return Measured()
 
     def try_out(
         self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch

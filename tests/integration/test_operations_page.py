@@ -37,7 +37,7 @@ def blocks(section: str) -> list[str]:
 
 BLOCKS, UPGRADE = blocks("What an operator may do"), blocks("Upgrades")
 DECLARED = """
-from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable, epoch_dag
+from epochline import Bounds, Json, KafkaSource, Pipeline, PostgresTable, StateTable, epoch_dag
 
 dag = epoch_dag(Pipeline(
     name="shop", source=KafkaSource(topics="shop", startup="{startup}"), parse=Json(columns={{"id": "bigint"}}),
@@ -92,7 +92,8 @@ class Shop:
 
 def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     """Bring about what the action's section describes."""
-    shop.declare("latest" if action == "extend-back" else "earliest")
+    bounds = "bounds=Bounds(most_rows=9)" if action == "approve" else ""
+    shop.declare("latest" if action == "extend-back" else "earliest", bounds)
     shop.topic(10)
     shop.migrate()
     if action in ("accept-state", "accept-ledger", "savepoint", "restore", "delete-savepoint"):
@@ -112,6 +113,9 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     if action == "restore":
         shop.produce(5)
         shop.commit()
+    if action == "approve":
+        shop.line = in_process(shop.dsn, shop.kafka, shop.declared)
+        shop.line.to_sealed(RUN)
     if shop.line is not None:
         return
     ledger = adapters().ledger(shop.declared)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from epochline import Bounds
 from epochline.airflow.acts import ACTS
 from epochline.airflow.pages.quarantine import Place, QuarantineFilter, QuarantineView, quarantine_view, record_view
 from epochline.airflow.pages.views import MOST_COUNTED
@@ -14,7 +15,7 @@ from epochline.airflow.reading import snapshot
 from epochline.errors import ActionRefusedError, EpochNotFoundError, LedgerError
 from epochline.operations import DAG_ACTIONS
 from tests.contract.operators import act
-from tests.contract.worlds import World, quarantined
+from tests.contract.worlds import World, orders, quarantined
 from tests.databases import query, set_aside
 from tests.integration.logins import AsSuperuser, Login, user
 from tests.integration.page_views import html
@@ -41,6 +42,12 @@ def paused(world: World, _: str) -> None:
     act(world, "pause")
 
 
+def waiting(world: World, _: str) -> None:
+    """Sealed, and outside its bounds."""
+    world.pipeline = orders(bounds=Bounds(most_rows=14))
+    world.to_sealed()
+
+
 def aborted(world: World, _: str) -> None:
     world.to_begun()
     world.abort(1, reason="why")
@@ -61,11 +68,11 @@ def kept(world: World, _: str) -> None:
 STATES: dict[str, Callable[[World, str], Any]] = {
     "planned": lambda world, _: world.plan(), "sealed": lambda world, _: world.to_sealed(),
     "committed": lambda world, _: world.to_committed(), "quarantined": lambda world, _: quarantined(world),
-    "aborted": aborted, "paused": paused, "lost": lost, "kept": kept,
+    "aborted": aborted, "paused": paused, "lost": lost, "kept": kept, "waiting": waiting,
 }  # fmt: skip
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("retry", {}), ("pause", {}), ("resume", {}), ("publish", {}), ("declare-loss", {}), ("abort", {"epoch": 1}),
-    ("abort", {"epoch": 9}), ("requeue", {"everything": True}), ("requeue", {"epoch": 1, "like": "%at 3"}),
+    ("abort", {"epoch": 9}), ("approve", {"epoch": 1}), ("approve", {"epoch": 9}), ("requeue", {"everything": True}), ("requeue", {"epoch": 1, "like": "%at 3"}),
     ("requeue", {"like": "no such%"}), ("requeue", {"topic": "orders", "partition": 0, "offset": 2}),
     ("savepoint", {"name": "s"}), ("restore", {"name": "s"}),
 ]  # fmt: skip
@@ -95,7 +102,7 @@ def test_a_page_refuses_what_the_action_refuses_and_nothing_else(
 
 
 OFFERED: dict[str, dict[str, Any]] = {
-    "abort": {"epoch": 1}, "savepoint": {"name": "another"}, "restore": {"name": "s"}, "extend-back": {"to": "earliest"},
+    "abort": {"epoch": 1}, "approve": {"epoch": 1}, "savepoint": {"name": "another"}, "restore": {"name": "s"}, "extend-back": {"to": "earliest"},
 }  # fmt: skip
 
 
@@ -112,7 +119,7 @@ def test_a_page_offers_the_actions_that_would_not_be_refused(
     allowed = {name for name in ACTS if foresee(reader, name, OFFERED.get(name, {})).refusal is None}
     # What is left of an aborted epoch may be discarded again.
     assert offered == allowed - ({"abort"} if state == "aborted" else set())
-    assert {name for name in offered if ACTS[name].danger} <= {"abort", "restore", "declare-loss"}
+    assert {name for name in offered if ACTS[name].danger} <= {"abort", "approve", "restore", "declare-loss"}
 
 
 def test_a_requeue_without_a_choice_shows_how_many_records_it_takes(world: World, reader: str) -> None:

@@ -30,6 +30,7 @@ STOPPED: dict[str, Any] = {**PAUSED, "paused_by": "epochline"}
 PLANLESS: dict[str, Any] = {
     "plan_error": "TargetError: no", "plan_failures": 2, "plan_failing_since": NOW, "plan_command": "migrate",
 }  # fmt: skip
+OUTSIDE: dict[str, Any] = {"approval": "awaited", "outside": "9 rows staged, at most 8 expected"}
 RESUME, RUN, ABORT = "resume orders --reason …", "run orders", "abort orders 7 --reason …"
 
 CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
@@ -50,7 +51,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({**PLANNED, "lease_expired": True}, "left planned", "warning", ABORT),
     ({**PLANNED, "lease_expired": True, **FAILED}, "left planned", "warning", ABORT),
     ({**SEALED, "lease_expired": True}, "pre-committed", "busy", None),
-    ({**SEALED, "approval": "awaited", **FAILED}, "awaiting approval", "warning", ABORT),
+    ({**SEALED, **OUTSIDE, **FAILED}, "awaiting approval", "warning", "approve orders 7 --reason …"),
     (PLANLESS, "cannot plan", "bad", "migrate"),
     ({**PLANLESS, "plan_command": None, **FAILED}, "cannot plan", "bad", RUN),
     (
@@ -130,9 +131,7 @@ def test_an_epoch_says_what_becomes_of_it(changes: dict[str, Any], state: str, a
     assert advice in str(standing)
 
 
-@pytest.mark.parametrize(
-    "changes", [PLANNED, {**PLANNED, "lease_expired": True}, SEALED, {**SEALED, "approval": "awaited"}]
-)
+@pytest.mark.parametrize("changes", [PLANNED, {**PLANNED, "lease_expired": True}, SEALED, {**SEALED, **OUTSIDE}])
 def test_an_unfinished_epoch_has_the_word_of_its_pipeline(changes: dict[str, Any]) -> None:
     assert standing_of_epoch({**EPOCH, **changes}) == standing_of_pipeline({**ROW, **changes})
 

@@ -176,7 +176,7 @@ SECRET = "alice@example.org"
         ({**ABORTED, "state": EpochState.PRE_COMMITTED}, "pre-committed · the next run commits it"),
         (
             {**ABORTED, "state": EpochState.PRE_COMMITTED, "approval": "awaited"},
-            "pre-committed · it waits for an approval in Airflow",
+            "pre-committed · it awaits approval",
         ),
         ({**ABORTED, "state": EpochState.PLANNED, "attempt": 2}, "planned, attempt 2"),
     ],

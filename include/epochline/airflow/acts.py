@@ -12,6 +12,7 @@ from epochline.airflow.previews import Foreseen, Given
 from epochline.airflow.reading import Snapshot
 from epochline.operations import DAG_ACTIONS, EpochAction
 from epochline.operations.runs import Retry
+from epochline.protocol.epoch import Approval
 
 Row = Mapping[str, Any]
 """Of the statement ``act_pipeline``."""
@@ -114,7 +115,13 @@ ACTS: Mapping[str, Act] = {
             applies=lambda row: row["paused_at"] is not None and row["dropped_at"] is None,
         ),
         Act(
-            name="abort", title="Abort an epoch", preview=previews.abort, danger="discards what is staged",
+            name="approve", title="Approve an epoch", preview=previews.approve, hidden=frozenset({"awaited"}),
+            danger="makes rows visible that are outside the bounds",
+            applies=lambda row: row["unfinished_approval"] == Approval.AWAITED,
+        ),
+        Act(
+            name="abort", title="Abort an epoch", preview=previews.abort, hidden=frozenset({"awaited"}),
+            danger="discards what is staged",
             applies=lambda row: row["unfinished_epoch"] is not None,
         ),
         Act(

@@ -1,6 +1,6 @@
-"""A declaration's DAG: ``plan_epoch >> pre_commit >> commit_epoch [>> publish]``, ``abort_epoch`` as teardown.
+"""A declaration's DAG: ``plan_epoch >> pre_commit [>> approve_epoch] >> commit_epoch [>> publish]``.
 
-The same tasks as a group of a user's own DAG.
+``abort_epoch`` is the teardown. The same tasks as a group of a user's own DAG.
 """
 
 from collections.abc import Generator, Iterator
@@ -165,7 +165,20 @@ def _make_tasks(pipeline: Pipeline, settings: ResolvedSettings) -> None:
             execution_timeout=patience,
             **{**few_retries, "trigger_rule": "all_done"},
         )
-    plan >> pre_commit >> commit >> abort.as_teardown(setups=[plan, pre_commit], on_failure_fail_dagrun=True)
+    ready: BaseOperator = pre_commit
+    if _waits(pipeline):
+        from epochline.airflow.approval import ApproveEpochOperator
+
+        # A wait for a person has no time-out, whatever default_args say.
+        ready = ApproveEpochOperator(pipeline=pipeline, task_id="approve_epoch", execution_timeout=None, **few_retries)
+        pre_commit >> ready
+    plan >> pre_commit
+    ready >> commit >> abort.as_teardown(setups=[plan, pre_commit], on_failure_fail_dagrun=True)
+
+
+def _waits(pipeline: Pipeline) -> bool:
+    """Whether an epoch may wait for a person; the task that asks exists only then."""
+    return pipeline.bounds is not None and pipeline.bounds.outside == "wait"
 
 
 def _retried_by_ledger(pipeline: Pipeline) -> dict[str, Any]:
@@ -182,6 +195,7 @@ def _doc(pipeline: Pipeline) -> str:
         source=pipeline.source.described,
         sinks=", ".join(map(_described, pipeline.sinks)),
         following=", ".join(str(sink) for sink in pipeline.post_commit_sinks),
+        waits=_waits(pipeline),
     )
     return text
 

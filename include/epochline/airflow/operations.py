@@ -139,7 +139,8 @@ class ActionOperator(BaseOperator):
                 self.log.info(log, action.name, runs, pipeline)
                 return [{ACTION: conf}] * runs
             if isinstance(action, DirectAction):
-                self._say(transcript, action.act(subject, parameters, request).lines)
+                act = action.act(subject, action.pinned(parameters, previewed), request)
+                self._say(transcript, act.lines)
         return [{"note": f"retry by {request}"[:_LONGEST_NOTE]}] if isinstance(action, Retry) else []
 
     def _say(self, transcript: list[str], lines: Sequence[str]) -> None:

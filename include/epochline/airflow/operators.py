@@ -15,7 +15,7 @@ from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, no
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PipelinePausedError
-from epochline.protocol.epoch import AbortOutcome, EpochState
+from epochline.protocol.epoch import AbortOutcome, Approval, EpochState
 from epochline.protocol.standing import way_out_of_pause
 
 
@@ -195,6 +195,8 @@ class AbortEpochOperator(EpochOperator):
             }[outcome]
             if paused is not None:
                 advice = f"The pipeline is paused. To go on, run `epochline {way_out_of_pause(name, paused.command)}`"
+            elif outcome is AbortOutcome.LEFT_FOR_RECOVERY and epoch.approval == Approval.AWAITED:
+                advice = f"To let it be committed, run `epochline approve {name} {epoch.epoch_id} --reason …`"
             elif outcome is AbortOutcome.LEFT_FOR_RECOVERY:
                 advice = "The next run of the pipeline commits it, or clear commit_epoch"
             else:

@@ -121,7 +121,7 @@ class EpochOutcome:
             way_on = way_out_of_pause(self.pipeline, self.paused_command)
             return f"the pipeline is paused; to go on, run `epochline {way_on}`"
         if self.approval == "awaited":
-            return "it waits for an approval in Airflow"
+            return "it awaits approval"
         sealed = self.state == EpochState.PRE_COMMITTED
         return "the next run commits it" if sealed else "the next run reads the range again"
 

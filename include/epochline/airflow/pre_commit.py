@@ -58,6 +58,9 @@ class PreCommitOperator(SparkSubmitOperator):
         super().__init__(conn_id=pipeline.spark_connection, conf=conf, **_NOT_DURABLE, **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
+        self._next = "commit_epoch makes it visible next."
+        if pipeline.bounds is not None:
+            self._next = "commit_epoch makes it visible, once it is inside its bounds or approved."
         self._other_file: str | None = None
         self._server_job: ServerJob | None = None
 
@@ -91,13 +94,12 @@ class PreCommitOperator(SparkSubmitOperator):
                     " was sealed in the last moment, the next run commits it."
                 ) from timeout
         if counts is None:
-            done = "is sealed already; Spark has nothing to do. commit_epoch makes it visible next."
+            done = f"is sealed already; Spark has nothing to do. {self._next}"
             self.log.info("epoch %s of %s %s", self.epoch_id, name, done)
             return
         self.log.info(
-            "epoch %s of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined."
-            " commit_epoch makes it visible next.",
-            self.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,
+            "epoch %s of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined. %s",
+            self.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined, self._next,
         )  # fmt: skip
 
     def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:

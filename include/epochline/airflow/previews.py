@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.airflow.reading import Snapshot
+from epochline.operations.approve import approving
 from epochline.operations.declare_loss import declaring_loss
 from epochline.operations.extend_back import committing_back
 from epochline.operations.requeue import requeuing
 from epochline.operations.runs import aborting, pausing, resuming, retrying, showing, working_on
 from epochline.operations.savepoint import going_back, standing_at
 from epochline.ports import Decision
-from epochline.protocol.epoch import EpochState
+from epochline.protocol.epoch import Approval, EpochState
 from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.quantities import counted
 
@@ -48,13 +49,26 @@ def abort(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given)
     if epoch["state"] == "COMMITTED":
         written = f"Epoch {given['epoch']} is committed with {epoch['rows_written']} rows."
         return Foreseen(refusal=f"{written} A committed epoch stays.")
+    approval = {} if epoch["approval"] is None else {"approval": epoch["approval"]}
     return Foreseen(
         lines=aborting(
             f"epoch {given['epoch']} of {pipeline}", EpochState(epoch["state"]), f"run {epoch['run_id']}",
             attempt=epoch["attempt"], offsets=epoch["offsets"], rows=epoch["rows_staged"],
         ),
-        state={"epoch": given["epoch"], "state": epoch["state"], "attempt": epoch["attempt"]},
+        state={"epoch": given["epoch"], "state": epoch["state"], "attempt": epoch["attempt"], **approval},
     )  # fmt: skip
+
+
+def approve(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Let an epoch that is outside its bounds be committed."""
+    rows = ledger.ask("act_epoch", pipeline=pipeline, epoch_id=given["epoch"]).rows
+    if not rows or (rows[0]["state"], rows[0]["approval"]) != (EpochState.PRE_COMMITTED, Approval.AWAITED):
+        return Foreseen(refusal=f"Epoch {given['epoch']} of {pipeline} awaits no approval.")
+    epoch, attempt, outside = f"epoch {given['epoch']} of {pipeline}", rows[0]["attempt"], rows[0]["outside"]
+    return Foreseen(
+        lines=approving(epoch, f"run {rows[0]['run_id']}", attempt=attempt, outside=outside),
+        state={"epoch": given["epoch"], "attempt": attempt, "outside": outside},
+    )
 
 
 def retry(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:

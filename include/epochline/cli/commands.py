@@ -26,7 +26,7 @@ _MODULES = (
     ("topics", "verify-topic"),
     ("sql", "sql"),
     ("audit", "audit"),
-    ("operations", "abort declare-loss adopt-topic requeue extend-back accept-state accept-ledger savepoint"),
+    ("operations", "abort approve declare-loss adopt-topic requeue extend-back accept-state accept-ledger savepoint"),
     ("operations", "delete-savepoint restore drop pause resume actions savepoints janitor"),
     ("savepoint_files", "savepoint-export savepoint-import epoch-files"),
     ("run", "replay"),

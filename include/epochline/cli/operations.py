@@ -199,7 +199,7 @@ def _run(
     if not yes and not typer.confirm(f"{action.name.capitalize()}?", err=as_json):
         printing.say("nothing was changed")
         raise typer.Exit(1)
-    request = Request(actor=actor(), reason=reason)
+    request, parsed = Request(actor=actor(), reason=reason), action.pinned(parsed, preview)
     if isinstance(action, EpochAction):
         _run_epochs(action, subject, parsed, request, as_json=as_json)
     elif isinstance(action, DirectAction):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochline.coordinator.abort import abort_lost
+from epochline.coordinator.bounds import refuse_unapproved
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.discard import sweep
 from epochline.coordinator.epoch_file import leave_file
@@ -61,7 +62,7 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
     If the answer of the commit is lost, the ledger is asked again, under the epoch's row lock.
 
     Raises:
-        EpochStateError, EpochAwaitsApprovalError: nothing is sealed, or the epoch waits for an approval.
+        EpochStateError, EpochAwaitsApprovalError: nothing is sealed, or nobody approved it, as `refuse_unapproved`.
         HeadMovedError: a range does not start at its head; nothing was changed.
         StagingLostError: the sealed rows are gone. The epoch was aborted; a later run reads its range again.
         LedgerBehindError, SourceUnavailableError, SinkError: as `evidence.collect_evidence` and `evidence.check_known`.
@@ -89,8 +90,8 @@ def _commit_or_abort_lost(
             result = commit_in(tx, tx.epochs.lock(pipeline, epoch_id), evidence)
             settings = tx.history.settings(result.epoch)
     except EpochlineError as error:
-        # A ledger that is away before the commit cannot keep the reason.
-        if asked or not isinstance(error, LedgerUnavailableError):
+        # A ledger that is away before the commit cannot keep the reason. To wait for a person is no failure.
+        if (asked or not isinstance(error, LedgerUnavailableError)) and not isinstance(error, EpochAwaitsApprovalError):
             keep_error(ledger, pipeline, epoch_id, error)
         if isinstance(error, StagingLostError):
             abort_lost(ledger, pipeline, epoch_id, error)
@@ -109,6 +110,7 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
     _refuse_unsealed(tx, epoch)
     check_known(tx, epoch.pipeline, evidence)
     pipeline, planned_columns = tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch)
+    refuse_unapproved(epoch, pipeline)
     tx.targets.limit_time(pipeline.commit_statement_timeout, pipeline.lock_timeout)
     attempt = tx.attempts.live(epoch)
     if attempt is None or not attempt.sealed:
@@ -151,10 +153,6 @@ def _refuse_unsealed(tx: Transaction, epoch: Epoch) -> None:
         )
     if epoch.state is EpochState.PLANNED:
         raise EpochStateError(f"{epoch}: is not sealed; there is nothing to commit. Clear the run from pre_commit.")
-    if epoch.approval == "awaited":
-        raise EpochAwaitsApprovalError(
-            f"{epoch}: is pre-committed and awaits approval. Approve or abort it.", _abort_command(epoch)
-        )
     for later in tx.epochs.later_than(epoch.pipeline, epoch.epoch_id):
         if later.state is EpochState.COMMITTED:
             raise HeadMovedError(

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.config.resolve import resolve_settings
+from epochline.coordinator.bounds import refuse_awaiting
 from epochline.coordinator.checks import check_admitted, check_against_ledger, open_transactions
 from epochline.coordinator.evidence import check_known, collect_evidence, guarded_by_sinks_alone
 from epochline.coordinator.intent import PlanRequest, closes_windows
 from epochline.coordinator.observe import ConsumerGroup, SourceObservation, observe_source
 from epochline.coordinator.plan import check_log, origins_of
 from epochline.coordinator.publish import full_sinks, look_at_sinks
-from epochline.coordinator.recover import refuse_awaiting
 from epochline.coordinator.takeover import shown_ahead
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction

@@ -19,7 +19,7 @@ from epochline.coordinator.evidence import (
 from epochline.coordinator.intent import Plan, PlanOutcome
 from epochline.coordinator.mirror import mirror
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochAwaitsApprovalError, EpochBusyError, StagingLostError
+from epochline.errors import EpochBusyError, StagingLostError
 from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState, Run
 
@@ -104,16 +104,6 @@ def recover(
     return Plan(outcome=_RESUMED[own.state], epoch=own, ranges=ranges, notes=noted), None, noted
 
 
-def refuse_awaiting(epoch: Epoch) -> None:
-    """Raise `EpochAwaitsApprovalError` for a sealed epoch that waits for an approval."""
-    if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY and epoch.approval == "awaited":
-        raise EpochAwaitsApprovalError(
-            f"{epoch}: is pre-committed by {epoch.run} and awaits approval. Nothing is planned before it is"
-            " approved or aborted.",
-            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
-        )
-
-
 def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | None:
     """Settle another run's unfinished epoch, read again under its row lock. None if its lease is alive."""
     try:
@@ -125,7 +115,6 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
                 return f"{epoch} was {epoch.state.lower()} meanwhile"
             result = None
             if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY:
-                refuse_awaiting(epoch)
                 result = commit_in(tx, epoch, evidence)
                 attempt = None
             elif not epoch.lease_expired:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from epochline.coordinator.bounds import verdict_of
 from epochline.coordinator.intent import LEASE
 from epochline.coordinator.observe import former_leaders_ends
 from epochline.declare.names import QUARANTINE
@@ -45,6 +46,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         EpochFencedError, EpochStateError: another attempt, an abort or a recovery took its place; another run has it.
         SealRefusedError: something is missing or does not balance; the attempt failed.
         RowsRefusedError, TargetCodeError: a target refuses rows and would again, or its own code raised an error.
+        OutsideBoundsError, MeasureError: as `verdict_of`.
         RecordsRefusedError: a target refuses records, which the next attempt sets aside.
         OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
         SourceUnavailableError, SinkError: Kafka does not answer, or an external sink cannot be sealed.
@@ -89,6 +91,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         tx.targets.allow_time(pipeline.commit_statement_timeout)
         refused = _refused(tx, pipeline, ticket, epoch)
         counts = sum((partition.counts for partition in seen.values()), Counts())
+        verdict = None if refused else verdict_of(tx, pipeline, epoch, attempt, ticket, manifests, counts)
         if refused:
             kept = [row for row in refused if row.place is None or pipeline.bad_records == "quarantine"]
             tx.attempts.keep_refused(attempt, kept)
@@ -97,7 +100,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         else:
             tx.receipts.keep_sealed(attempt, observed.bodies)
             tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
-            tx.epochs.mark_pre_committed(epoch, counts, seen)
+            tx.epochs.mark_pre_committed(epoch, counts, seen, verdict)
     if refused:
         raise _refusal(pipeline, attempt, refused)
     log.info(

@@ -26,6 +26,7 @@ from epochline.declare.base import (
     refuse_names,
     repeated,
 )
+from epochline.declare.bounds import Bounds
 from epochline.declare.columns import check_spark_holds
 from epochline.declare.external import CustomSink, ExternalSink, Files
 from epochline.declare.inputs import AnySource, Input, Sources
@@ -86,6 +87,7 @@ class Pipeline(DeclarationModel):
             DataFrames by table, and returns changed rows by table; a true ``_deleted`` deletes the key.
         windows: aggregates per window of event time, or a SQL query over windows, in place of a transform.
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
+        bounds: what the epoch's numbers may be. An epoch outside waits for an approval, or is aborted.
         schedule: Airflow's schedule: a ``timedelta``, a cron expression, ``@continuous``, or None for manual runs. If
             it is left out, a profile or the settings file may set an interval.
         wake_on_data: also start a run when records wait, at the earliest this long after the last commit. Airflow needs
@@ -111,6 +113,7 @@ class Pipeline(DeclarationModel):
     state: tuple[StateTable, ...] = ()
     windows: AnyWindows | None = None
     bad_records: Literal["fail", "quarantine"] = "fail"
+    bounds: Bounds | None = None
     schedule: timedelta | str | None = None
     wake_on_data: Duration | None = None
     postgres_connection: str = "epochline_postgres"
@@ -189,6 +192,8 @@ class Pipeline(DeclarationModel):
             raise ValueError("sinks: a topic, a path or a custom sink is named twice")
         if repeated(topic for sink in self.topics for topic in sink.topics):
             raise ValueError("sinks: a topic is among the topics of two sinks; each sink needs topics of its own")
+        if self.bounds is not None:
+            self.bounds.check(self.targets)
         self._check_state()
         if self.is_transformed and not reading_back.get():
             for name, input_ in self.inputs.items():
@@ -362,7 +367,7 @@ class Pipeline(DeclarationModel):
 
     def stored(self) -> str:
         """The declaration as canonical JSON, as the ledger keeps it and `declaration_hash` hashes it."""
-        unset = {name for name in ("state", "windows", "wake_on_data") if not getattr(self, name)}
+        unset = {name for name in ("state", "windows", "wake_on_data", "bounds") if not getattr(self, name)}
         fields = self.model_dump(mode="json", exclude=unset)
         for name in ("epoch_files", "epoch_files_kept"):
             if fields["settings"][name] is None:  # left out for the same reason as the zero below

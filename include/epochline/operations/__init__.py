@@ -5,6 +5,7 @@ from typing import Any
 from epochline.operations.accept import AcceptLedger, AcceptState
 from epochline.operations.action import Action, ActionPreview, DirectAction, Done, Parameters, Request, Subject
 from epochline.operations.adopt_topic import AdoptTopic
+from epochline.operations.approve import Approve
 from epochline.operations.declare_loss import DeclareLoss
 from epochline.operations.epoch_action import EpochAction
 from epochline.operations.extend_back import ExtendBack
@@ -17,6 +18,7 @@ ACTIONS: dict[str, Action[Any, Any]] = {
     action.name: action
     for action in (
         Abort(),
+        Approve(),
         DeclareLoss(),
         AdoptTopic(),
         Requeue(),

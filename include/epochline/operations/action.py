@@ -147,6 +147,10 @@ class Action(ABC, Generic[P, Seen]):
             reason = f"{self.name}: invalid parameters: {problems(error)}"
         raise ActionRefusedError(f"{reason}. Nothing was changed.")
 
+    def pinned(self, parameters: P, previewed: ActionPreview) -> P:
+        """The parameters with which `act` does what was previewed, or refuses. By default they are not changed."""
+        return parameters
+
     def look(self, subject: Subject, parameters: P) -> Seen:
         """Read what the action needs from Kafka; no transaction is open. By default nothing."""
         return None  # type: ignore[return-value]

@@ -5,14 +5,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from pydantic import Field
-
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.publish import publish
 from epochline.declare.names import consumer_group
-from epochline.errors import EpochNotFoundError, SourceError
+from epochline.errors import SourceError
 from epochline.operations.action import ActionPreview, Afterwards, Case, DirectAction, Parameters, Request, refused
+from epochline.operations.approve import DecisionParameters, found, no_longer_awaited, pinned
 from epochline.ports import Decision
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.quantities import counted
@@ -24,29 +23,25 @@ _EFFECT = {
 }
 
 
-class AbortParameters(Parameters):
-    """Which epoch."""
-
-    epoch: int = Field(ge=1, description="The epoch's id.", json_schema_extra={"argument": True})
-
-
-class Abort(DirectAction[AbortParameters, None]):
+class Abort(DirectAction[DecisionParameters, None]):
     """Abort EPOCH of PIPELINE, even if it is pre-committed: its staging is discarded, no offset moves, and a later
     run reads its range again. A committed epoch cannot be aborted.
     """
 
     name = "abort"
-    parameters = AbortParameters
+    parameters = DecisionParameters
 
-    def describe(self, case: Case[AbortParameters, None]) -> ActionPreview:
-        tx, epoch_id = case.tx, case.parameters.epoch
-        epoch = tx.epochs.find(case.pipeline, epoch_id)
-        if epoch is None:
-            raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {case.pipeline!r}.")
+    def describe(self, case: Case[DecisionParameters, None]) -> ActionPreview:
+        tx, epoch = case.tx, found(case)
         attempt = tx.attempts.live(epoch)
         rows = sum(part.rows for part in tx.attempts.part_sums(attempt)) if attempt is not None else 0
         offsets = sum(len(planned.range) for planned in tx.epochs.ranges(epoch))
         before = {"state": str(epoch.state), "attempt": epoch.attempt}
+        if epoch.approval is not None:
+            before["approval"] = epoch.approval
+        decided = None if case.parameters.awaited is None else no_longer_awaited(epoch, case.parameters.awaited)
+        if decided is not None:
+            return refused(decided)
         if epoch.state is EpochState.COMMITTED:
             return ActionPreview(
                 lines=(), before=before, after=before, epoch_id=epoch.epoch_id,
@@ -60,7 +55,10 @@ class Abort(DirectAction[AbortParameters, None]):
             epoch_id=epoch.epoch_id,
         )
 
-    def change(self, case: Case[AbortParameters, None], request: Request) -> Afterwards:
+    def pinned(self, parameters: DecisionParameters, previewed: ActionPreview) -> DecisionParameters:
+        return pinned(parameters, previewed)
+
+    def change(self, case: Case[DecisionParameters, None], request: Request) -> Afterwards:
         epoch = case.tx.epochs.lock(case.pipeline, case.parameters.epoch)
         attempt = abort_in(case.tx, epoch, str(request), may_pause=False)
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from epochline.declare.pipeline import Pipeline
 from epochline.protocol.balances import PartitionCounts
+from epochline.protocol.bounds import Verdict
 from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
@@ -113,8 +114,17 @@ class EpochRows(Protocol):
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
         """Extend the lease of a PLANNED epoch for its live attempt. Returns False for any other attempt."""
 
-    def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]) -> None:
-        """PLANNED → PRE_COMMITTED, with the counts of the epoch and of each range."""
+    def mark_pre_committed(
+        self,
+        epoch: Epoch,
+        counts: Counts,
+        seen: Mapping[tuple[str, int], PartitionCounts],
+        verdict: Verdict | None = None,
+    ) -> None:
+        """PLANNED → PRE_COMMITTED, with the counts of the epoch and of each range, and the verdict on its attempt."""
+
+    def approve(self, epoch: Epoch, attempt: int, by: str, reason: str) -> bool:
+        """Approve a sealed epoch, if it awaits approval for this attempt. Returns whether it did."""
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         """PRE_COMMITTED → COMMITTED."""

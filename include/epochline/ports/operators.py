@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -117,6 +118,12 @@ class History(Protocol):
 
     def plan_succeeded(self, pipeline: str) -> None:
         """Keep the time, and forget what `plan_failed` kept."""
+
+    def measured(self, pipeline: str, key: str, epochs: int) -> Sequence[Decimal]:
+        """Numbers of a measure in the newest committed epochs that have it, as many as asked for, the newest first.
+
+        Without epochs that were undone, requeues, replays, and epochs that only closed windows.
+        """
 
     def aborts(self, pipeline: str) -> Aborts:
         """How often epochs of the pipeline were aborted. A reopened epoch that is aborted again counts twice."""

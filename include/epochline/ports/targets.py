@@ -9,6 +9,7 @@ from epochline.declare.event_time import TimeStanding
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateStanding
 from epochline.declare.table import PostgresTable
+from epochline.protocol.bounds import Measured
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.refused import RefusedRow
@@ -156,6 +157,15 @@ class Targets(Protocol):
 
         Raises:
             RowsRefusedError: the commit would fail for any rows.
+        """
+
+    def measure(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Measured:
+        """At the seal: what the bounds of the declaration need to know of these targets' staged rows. Changes nothing.
+
+        Raises:
+            MeasureError: a query failed, took too long, or gave something else than one value.
         """
 
     def try_out(

@@ -55,6 +55,14 @@ class EpochKind(enum.StrEnum):
     """Reads the ranges of a committed epoch again, to compare it or to replace it."""
 
 
+class Approval(enum.StrEnum):
+    """What the seal found of an epoch whose declaration has bounds, and what a person decided."""
+
+    INSIDE = "inside"
+    AWAITED = "awaited"
+    APPROVED = "approved"
+
+
 class CommitOutcome(enum.StrEnum):
     """What a commit found and did."""
 
@@ -133,6 +141,14 @@ class Epoch:
     lease_expired: bool
     planned_at: datetime
     approval: str | None = None
+    """An `Approval`; None without bounds, and before the seal."""
+    judged_attempt: int | None = None
+    """Number of the attempt whose rows `approval` is about."""
+    outside: str | None = None
+    """How the epoch differs from its bounds, in words."""
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+    decided_reason: str | None = None
     note: str | None = None
     error: str | None = None
     error_class: str | None = None

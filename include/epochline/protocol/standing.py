@@ -189,8 +189,10 @@ def _unfinished(row: Row) -> Standing:
     facts: dict[str, Any] = {"since": row["planned_at"]}
     abort = f"abort {name} {epoch} --reason …"
     if row["approval"] == "awaited":
-        advice = f"Epoch {epoch} is pre-committed and awaits approval. Approve or abort it."
-        return _standing(StandingWord.AWAITING_APPROVAL, advice, command=abort, **facts)
+        advice = f"Nothing else is planned meanwhile. Approve the epoch, or end it by `epochline {abort}`."
+        reason = f"Epoch {epoch} is pre-committed and outside its bounds: {row['outside']}"
+        approve = f"approve {name} {epoch} --reason …"
+        return _standing(StandingWord.AWAITING_APPROVAL, advice, reason=reason, command=approve, **facts)
     if row["state"] == "PRE_COMMITTED":
         advice = f"All rows of epoch {epoch} are staged and sealed. Its run or the next one commits it."
         return _standing(StandingWord.PRE_COMMITTED, advice, **facts)

@@ -17,6 +17,7 @@ from epochline.postgres.ledger.rows import key_of, range_values
 from epochline.postgres.queries.statements import InTransaction, change, defined_columns, settle_table
 from epochline.postgres.targets.columns import columns_of, staged_types
 from epochline.protocol.balances import PartitionCounts, add_up
+from epochline.protocol.bounds import Verdict
 from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochState, Run
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import PlannedRange
@@ -144,10 +145,25 @@ class PostgresEpochs(InTransaction):
         lease_seconds = lease.total_seconds()
         return self._run("renew_lease", **key_of(epoch), attempt=attempt, lease=lease_seconds).rowcount == 1
 
-    def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]) -> None:
-        self._change("mark_pre_committed", epoch, EpochState.PRE_COMMITTED, **asdict(counts))
+    def mark_pre_committed(
+        self,
+        epoch: Epoch,
+        counts: Counts,
+        seen: Mapping[tuple[str, int], PartitionCounts],
+        verdict: Verdict | None = None,
+    ) -> None:
+        judged = {
+            "approval": verdict and verdict.approval.value,
+            "outside": str(verdict or "") or None,
+            "measured": verdict and json.dumps({key: str(value) for key, value in verdict.numbers.items()}),
+        }
+        self._change("mark_pre_committed", epoch, EpochState.PRE_COMMITTED, **asdict(counts), **judged)
         for (topic, partition), partition_counts in seen.items():
             self._run("count_range", **key_of(epoch), topic=topic, partition=partition, **asdict(partition_counts))
+
+    def approve(self, epoch: Epoch, attempt: int, by: str, reason: str) -> bool:
+        decision = {"attempt": attempt, "by": by, "reason": reason}
+        return self._run("approve_epoch", **key_of(epoch), **decision).rowcount == 1
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         self._change("mark_committed", epoch, EpochState.COMMITTED, rows_written=rows_written)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from epochline.ports import Aborts, ActionRow, Decision, PipelineRow, PipelineStatus
@@ -78,6 +79,9 @@ class PostgresHistory(InTransaction):
 
     def plan_succeeded(self, pipeline: str) -> None:
         self._run("note_plan", pipeline=pipeline)
+
+    def measured(self, pipeline: str, key: str, epochs: int) -> Sequence[Decimal]:
+        return self._run("measured_before", pipeline=pipeline, key=key, epochs=epochs).scalars()
 
     def aborts(self, pipeline: str) -> Aborts:
         return Aborts(**self._run("aborts", pipeline=pipeline).one()._asdict())

@@ -60,6 +60,7 @@ DELETE FROM epochline.planned_target WHERE pipeline = %(pipeline)s AND epoch_id 
 -- Plan an aborted epoch again, with its old ranges and the current declaration.
 UPDATE epochline.epoch
 SET state = 'PLANNED', aborted_at = NULL, error = NULL, error_class = NULL, error_command = NULL, approval = NULL,
+    judged_attempt = NULL, outside = NULL, measured = NULL, decided_by = NULL, decided_at = NULL, decided_reason = NULL,
     declaration_hash = %(hash)s, attempts_before = attempt, lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state = 'ABORTED'
 
@@ -139,9 +140,10 @@ SELECT max(epoch_id) FROM epochline.epoch
 WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL
 
 -- name: mark_pre_committed
--- Seal an epoch: store its counts, and the watermark of its live attempt.
+-- Seal an epoch: store its counts, the verdict on its live attempt, and that attempt's watermark.
 UPDATE epochline.epoch
-SET state = 'PRE_COMMITTED', pre_committed_at = clock_timestamp(), records_read = %(read)s, records_passed = %(passed)s,
+SET approval = %(approval)s, judged_attempt = CASE WHEN %(approval)s IS NOT NULL THEN attempt END, outside = %(outside)s,
+    measured = CAST(%(measured)s AS jsonb), state = 'PRE_COMMITTED', pre_committed_at = clock_timestamp(), records_read = %(read)s, records_passed = %(passed)s,
     records_skipped = %(skipped)s, records_quarantined = %(quarantined)s,
     (watermark, records_too_late) = (SELECT a.watermark, a.records_too_late FROM epochline.attempt a
                                      WHERE (a.pipeline, a.epoch_id) = (%(pipeline)s, %(epoch_id)s)
@@ -160,6 +162,20 @@ SET records_read = %(received)s, records_passed = %(passed)s, records_skipped = 
                               WHERE t.pipeline = %(pipeline)s AND t.topic_id = planned_range.topic_id
                                 AND t.partition = %(partition)s)) END
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND topic = %(topic)s AND partition = %(partition)s
+
+-- name: approve_epoch
+-- Approve a sealed epoch that awaits it, for the attempt that was judged.
+UPDATE epochline.epoch
+SET approval = 'approved', decided_by = %(by)s, decided_at = clock_timestamp(), decided_reason = %(reason)s
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state = 'PRE_COMMITTED' AND approval = 'awaited'
+  AND judged_attempt = %(attempt)s
+
+-- name: measured_before
+-- What the newest committed epochs measured, without those that are no share of the stream.
+SELECT CAST(measured ->> %(key)s AS numeric) FROM epochline.epoch
+WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL AND measured ? %(key)s
+  AND kind IN ('regular', 'backfill', 'extend_back')
+ORDER BY epoch_id DESC LIMIT %(epochs)s
 
 -- name: mark_committed
 -- Mark a sealed epoch as committed.

@@ -322,7 +322,8 @@ WHERE q.pipeline = %(pipeline)s AND -q.epoch_id = -%(epoch)s::bigint AND q.topic
 -- name: act_pipeline
 -- What the preview of any action on a pipeline needs, and by what the page decides which actions apply.
 SELECT p.generation, p.paused_at, p.paused_by, p.paused_reason, p.dropped_at, p.dropped_by, p.dropped_reason,
-       u.epoch_id AS unfinished_epoch, u.state AS unfinished_state, u.attempt, u.run_id,
+       u.epoch_id AS unfinished_epoch, u.state AS unfinished_state, u.approval AS unfinished_approval,
+       u.attempt, u.run_id,
        u.lease_until < clock_timestamp() AS lease_expired, c.epoch_id AS committed_epoch, a.epoch_id AS aborted_epoch,
        s.due, l.unread_deleted, l.older_records,
        EXISTS (SELECT FROM epochline.savepoints v WHERE v.pipeline = p.pipeline) AS has_savepoints,
@@ -349,8 +350,8 @@ CROSS JOIN LATERAL (
 WHERE p.pipeline = %(pipeline)s
 
 -- name: act_epoch
--- An epoch that may be aborted, with its offsets and the rows that its live attempt staged.
-SELECT e.state, e.attempt, e.run_id, e.rows_written,
+-- An epoch that may be approved or aborted, with its offsets and the rows that its live attempt staged.
+SELECT e.state, e.attempt, e.run_id, e.rows_written, e.approval, e.outside,
        (SELECT coalesce(sum(o.until_offset - o.start_offset), 0)::bigint FROM epochline.offsets o
         WHERE (o.pipeline, o.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
        coalesce((SELECT a.rows_staged FROM epochline.attempts a

@@ -407,6 +407,10 @@ SELECT current_setting('max_connections')::int - current_setting('superuser_rese
        - current_setting('reserved_connections')::int - count(*)
 FROM pg_stat_activity WHERE backend_type = 'client backend'
 
+-- name: only_row
+-- The only row of a query that an author declared.
+SELECT CAST(epochline.only_row(%(query)s) AS text)
+
 -- name: allow_time
 -- Let statements of this transaction take at least this time.
 SELECT set_config('statement_timeout', %(statement)s, true) FROM pg_catalog.pg_settings

@@ -31,11 +31,13 @@ from epochline.postgres.targets.catalog import find_target, refused_by_publicati
 from epochline.postgres.targets.claims import missing_rows, refuse_lost, remember
 from epochline.postgres.targets.fit import check_existing, compare, filled_columns, table_definition
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
+from epochline.postgres.targets.measures import measure
 from epochline.postgres.targets.prepare import prepare
 from epochline.postgres.targets.states import follow, mend
 from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.trial import try_out
 from epochline.postgres.targets.undo import undo
+from epochline.protocol.bounds import Measured
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable
@@ -203,6 +205,14 @@ class PostgresTargets(InTransaction):
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
         return prepare(self._application(pipeline, sink, staged, epoch))
+
+    def measure(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Measured:
+        if pipeline.bounds is None:
+            return Measured()
+        staged = [self._application(pipeline, sink, table, epoch) for sink, table in tables]
+        return measure(self._connection, pipeline.bounds, staged)
 
     def try_out(
         self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch

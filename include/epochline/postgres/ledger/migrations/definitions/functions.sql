@@ -83,3 +83,13 @@ BEGIN
     END IF;
     RETURN next_epoch;
 END $$;
+
+-- The only row of a query that an author declared, as JSON, which keeps two columns of one name. A STABLE function runs
+-- no statement but queries, and ends no transaction.
+CREATE OR REPLACE FUNCTION epochline.only_row(query text) RETURNS json LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    found json;
+BEGIN
+    EXECUTE query INTO STRICT found;
+    RETURN found;
+END $$;

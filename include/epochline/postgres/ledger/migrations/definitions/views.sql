@@ -13,7 +13,8 @@ CREATE OR REPLACE VIEW epochline.epochs AS
 SELECT pipeline, generation, epoch_id, state, attempt, kind, dag_id, run_id, planned_at, pre_committed_at,
        committed_at, aborted_at, records_read, records_passed, records_quarantined, rows_written, approval, error,
        records_skipped, record_limit, note, declaration_hash, lease_until, settings, interval_start, interval_end,
-       aborts, watermark, records_too_late, undone_by, replays, error_class, error_command
+       aborts, watermark, records_too_late, undone_by, replays, error_class, error_command, judged_attempt, outside,
+       measured, decided_by, decided_at, decided_reason
 FROM epochline.epoch;
 
 -- The planned ranges of every epoch, with their counts. last_stable is where the log ended at the plan.
@@ -228,7 +229,7 @@ SELECT coalesce(p.pipeline, x.pipeline) AS pipeline, p.paused_at, p.paused_by, p
        x.error_class AS plan_class, x.error_command AS plan_command, x.dag_id AS plan_dag_id, x.run_id AS plan_run_id,
        d.due,
        u.settings #>> '{restart,value,kind}' = 'endless' AND u.settings #>> '{restart,from}' <> 'default' AS endless,
-       extract(epoch FROM clock_timestamp() - p.last_plan_at)::float8 AS seconds_since_plan, p.last_plan_at
+       extract(epoch FROM clock_timestamp() - p.last_plan_at)::float8 AS seconds_since_plan, p.last_plan_at, u.outside
 FROM epochline.pipeline p FULL JOIN epochline.plan_failure x ON x.pipeline = p.pipeline
 LEFT JOIN LATERAL (
     SELECT * FROM epochline.epoch e
