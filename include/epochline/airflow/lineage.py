@@ -32,13 +32,19 @@ class Address:
     @property
     def postgres(self) -> str:
         """The namespace of a database's tables."""
-        return f"postgres://{self.host}:{self.port or 5432}"
+        return f"postgres://{_without_login(self.host)}:{self.port or 5432}"
 
     @property
     def kafka(self) -> str:
         """The namespace of topics: the first of the brokers."""
-        first = self.servers.split(",")[0].strip() or f"{self.host}:{self.port or 9092}"
-        return f"kafka://{first.rpartition('://')[2]}"
+        first = self.servers.split(",")[0].strip().rpartition("://")[2]
+        return f"kafka://{_without_login(first) or f'{_without_login(self.host)}:{self.port or 9092}'}"
+
+
+def _without_login(host: str) -> str:
+    """The first of several hosts. A login does not belong there; whoever puts one there must not read it elsewhere."""
+    first = host.split(",")[0].rpartition("@")[2]
+    return f"[{first}]" if first.count(":") > 1 and not first.startswith("[") else first
 
 
 ADDRESSES: dict[str, Address] = {}
