@@ -530,7 +530,14 @@ WARNINGS = frozenset(
 """With these alone, the exit code is 0."""
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+OF_AIRFLOW = (late_airflow, endless_transactions_of_airflow)
+"""A process imports Airflow three times."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in OF_AIRFLOW), id=one.__name__) for one in FAULTS],
+)
 def test_a_fault_is_named_with_what_mends_it_and_is_green_afterwards(
     fault: Callable[[World], Mend | None], world: World
 ) -> None:
