@@ -305,5 +305,6 @@ def test_a_task_that_plans_commits_aborts_or_publishes_imports_only_what_it_need
     ]  # fmt: skip
     assert {"epochline.postgres.ledger.transactions", "epochline.kafka.source", "epochline.sinks.files", "epochline.sinks.topic"} <= modules  # fmt: skip
     assert not those(modules, "pyspark", "pandas", "pyarrow", "numpy", "alembic")
+    assert "epochline.airflow.lineage_events" not in modules
     assert "airflow.models.dagrun" not in modules
     assert "airflow.providers.standard.operators.trigger_dagrun" not in modules

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Connection as AirflowConnection
@@ -22,6 +23,7 @@ from airflow.sdk.exceptions import (
 )
 
 from epochline.adapters import Adapters
+from epochline.airflow.lineage import note_address
 from epochline.config.connections import SPARK_CONNECT, Connection, spark_writers
 from epochline.config.extras import naming_extras
 from epochline.declare.pipeline import Pipeline
@@ -99,7 +101,7 @@ def _of_airflow(connection_id: str) -> AirflowConnection:
 
 def _look_up(connection_id: str) -> Connection:
     connection = _of_airflow(connection_id)
-    return Connection(
+    found = Connection(
         where=f"Airflow connection {connection_id!r}",
         host=connection.host or "",
         port=connection.port,
@@ -108,6 +110,17 @@ def _look_up(connection_id: str) -> Connection:
         password=connection.password or "",
         extra={str(key): str(value) for key, value in connection.extra_dejson.items()},
     )
+    note_address(connection_id, found)
+    return found
+
+
+def note_sources(pipeline: Pipeline) -> None:
+    """Look up where the sources are, for a task that does not read them, if the provider of lineage listens."""
+    if "airflow.providers.openlineage.plugins.listener" in sys.modules:
+        with suppress(Exception):
+            for input_ in pipeline.inputs.values():
+                if input_.source.connection is not None:
+                    _look_up(input_.source.connection)
 
 
 def adapters() -> Adapters:

@@ -18,6 +18,7 @@ from typing import Any
 _PREFIX = "epochline-job-"
 _SECRETS = re.compile(
     r"^AIRFLOW_(CONN|VAR)_|^_?AIRFLOW__.*(SECRET|PASSWORD|TOKEN|FERNET_KEY|SQL_ALCHEMY_CONN|RESULT_BACKEND|BROKER_URL)"
+    r"|^AIRFLOW__OPENLINEAGE__TRANSPORT$"
 )
 """Variables that give passwords to Airflow's own processes. A pipeline's code does not need them."""
 

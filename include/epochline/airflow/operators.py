@@ -3,14 +3,23 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.assets import announce_to_airflow, events_of
-from epochline.airflow.connections import adapters, epochline_errors, interval_of, planned_by_action, run_of, writers_of
+from epochline.airflow.connections import (
+    adapters,
+    epochline_errors,
+    interval_of,
+    note_sources,
+    planned_by_action,
+    run_of,
+    writers_of,
+)
 from epochline.airflow.figures import send_figures
+from epochline.airflow.lineage import Known, TellsLineage, Written
 from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, no_epoch, not_planned, show_outcome
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
@@ -18,8 +27,11 @@ from epochline.errors import EpochlineError, PipelinePausedError
 from epochline.protocol.epoch import AbortOutcome, Approval, EpochState
 from epochline.protocol.standing import way_out_of_pause
 
+if TYPE_CHECKING:
+    from epochline.coordinator import Published
 
-class EpochOperator(BaseOperator):
+
+class EpochOperator(TellsLineage, BaseOperator):
     """A task of an epoch that is planned.
 
     :param pipeline: the declaration.
@@ -34,7 +46,7 @@ class EpochOperator(BaseOperator):
         self.epoch_id = epoch_id
 
 
-class PlanEpochOperator(BaseOperator):
+class PlanEpochOperator(TellsLineage, BaseOperator):
     """Settle what earlier runs left, then write origins and this run's range to the ledger.
 
     :param pipeline: the declaration.
@@ -85,6 +97,7 @@ class PlanEpochOperator(BaseOperator):
             outcome, sentence = _WITHOUT_EPOCH[planned.outcome]
             show_outcome(context, outcome)
             raise AirflowSkipException(f"{name}: {sentence}.{noted}")
+        self.known = Known(epoch=planned.epoch, ranges=planned.ranges)
         how, ranges = planned.outcome.replace("_", " "), ", ".join(map(str, planned.ranges))
         advice = _AFTER_PLAN.get(planned.epoch.state, "Nothing to do.")
         self.log.info("%s is %s (%s): %s. %s", planned.epoch, planned.epoch.state, how, ranges, advice)
@@ -154,8 +167,14 @@ class CommitEpochOperator(EpochOperator):
 
         with epochline_errors():
             ledger, name = adapters().ledger(self.pipeline), self.pipeline.name
-            ranges = begin_log(ledger, name, self.epoch_id, "commits it")
+            self.known = begin_log(ledger, name, self.epoch_id, "commits it")
             result = commit(ledger, adapters().offsets(self.pipeline), name, int(self.epoch_id))
+        ranges = self.known.ranges or ()
+        tables = [target.table for target in self.pipeline.targets]
+        written = {
+            table: Written(rows=result.rows.get(table), columns=result.columns.get(table, {})) for table in tables
+        }
+        self.known = Known(epoch=result.epoch, ranges=ranges, written=written)
         outcome = EpochOutcome.of(result.epoch, ranges)
         show_outcome(context, outcome)
         send_figures(result.epoch)
@@ -179,10 +198,11 @@ class AbortEpochOperator(EpochOperator):
             raise AirflowSkipException(f"{self.pipeline.name}: this run has no epoch; there is nothing to abort.")
         run, name, ledger = run_of(context), self.pipeline.name, adapters().ledger(self.pipeline)
         with epochline_errors():
-            ranges = begin_log(ledger, name, self.epoch_id, "aborts it, unless it is committed or sealed")
+            ranges = begin_log(ledger, name, self.epoch_id, "aborts it, unless it is committed or sealed").ranges or ()
             outcome = abort(ledger, name, int(self.epoch_id), run, reason=f"teardown of {run}")
             with ledger.transaction() as tx:
                 epoch, paused = tx.epochs.lock(name, int(self.epoch_id)), tx.operators.standing(name).paused
+            self.known = Known(epoch=epoch, ranges=())
             show_outcome(context, EpochOutcome.of(epoch, ranges, paused))
             if outcome is AbortOutcome.ABORTED:
                 send_figures(epoch)
@@ -204,7 +224,7 @@ class AbortEpochOperator(EpochOperator):
             raise AirflowFailException(f"{epoch} {result}{f': {epoch.error}' if epoch.error else ''}. {advice}.")
 
 
-class PublishOperator(BaseOperator):
+class PublishOperator(TellsLineage, BaseOperator):
     """Publish every committed epoch to each sink that does not show it yet, including other runs' epochs.
 
     :param pipeline: the declaration.
@@ -226,7 +246,9 @@ class PublishOperator(BaseOperator):
         self.log.info("%s: this task publishes every committed epoch that a sink does not show yet", name)
         with epochline_errors():
             ledger = adapters().ledger(self.pipeline)
-            published = publish(ledger, self.pipeline, report=lambda receipt: self.log.info("%s", receipt))
+            published = publish(ledger, self.pipeline, report=self._shown)
+            if published:
+                note_sources(self.pipeline)
             announced = announce_to_airflow(ledger, self.pipeline, context)
             states = self._states_before(context)
             failed = [task for task, state in states.items() if state == "failed"]
@@ -241,6 +263,14 @@ class PublishOperator(BaseOperator):
                 f"{name}: every sink shows every committed epoch, and Airflow has recorded them all."
             )
         self.log.info("%s: published %d receipts, announced %d. Nothing to do.", name, len(published), announced)
+
+    def _shown(self, published: "Published") -> None:
+        self.log.info("%s", published)
+        written = dict(self.known.written) if self.known else {}
+        before = written.get(published.sink, Written(rows=0))
+        epochs = (*before.epochs, published.epoch_id)
+        written[published.sink] = Written(rows=(before.rows or 0) + published.rows, epochs=epochs)
+        self.known = Known(written=written)
 
     def _states_before(self, context: Context) -> dict[str, Any]:
         """The states of the tasks before this one in the run, by their ids."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
+from epochline.airflow.lineage import Known
 from epochline.errors import EpochlineError, EpochNotFoundError, rebuilt
 from epochline.ports import Decision, Ledger
 from epochline.protocol.epoch import Epoch, EpochState
@@ -150,15 +151,15 @@ def kind_of(error_class: str | None) -> str | None:
     return " ".join(_WORD.findall(error_class.removesuffix("Error"))).lower()
 
 
-def begin_log(ledger: Ledger, pipeline: str, epoch_id: str, doing: str) -> Sequence[PlannedRange]:
-    """Let a task's log begin with its epoch, and what the task does, such as ``commits it``; return its ranges."""
+def begin_log(ledger: Ledger, pipeline: str, epoch_id: str, doing: str) -> Known:
+    """Let a task's log begin with its epoch, and what the task does, such as ``commits it``; return both."""
     with ledger.transaction() as tx:
         epoch = tx.epochs.find(pipeline, int(epoch_id))
         if epoch is None:
             raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {pipeline!r}.")
         ranges = tx.epochs.ranges(epoch)
     log.info("%s reads %s: this task %s", epoch, ", ".join(map(str, ranges)) or "no range", doing)
-    return ranges
+    return Known(epoch=epoch, ranges=ranges)
 
 
 def show_outcome(context: Mapping[str, Any], line: object) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -21,11 +21,13 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from epochline.airflow.connections import adapters, epochline_errors, run_of, spark_server
+from epochline.airflow.lineage import TellsLineage
 from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log
 from epochline.airflow.settings import settings_of_epoch
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochTimeoutError, JobLostError, rebuilt
 from epochline.ports import Ledger
+from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagingTicket
 
 _JOB = Path(__file__).parents[1] / "spark" / "main.py"
@@ -35,12 +37,15 @@ _TAKEN = [name for kind in SparkSubmitOperator.__mro__ for name in signature(kin
 _NOT_DURABLE: dict[str, Any] = {"durable": False} if "durable" in _TAKEN else {}
 """A retry is a new attempt and must not attach to the driver of the attempt before. Older providers never attach."""
 
+_KEEPS_SECRETS: dict[str, Any] = dict.fromkeys({"openlineage_inject_transport_info"}.intersection(_TAKEN), False)
+"""The provider's setting would put the receiver's API key into the arguments of spark-submit, for all to see."""
+
 _SECONDS_TO_END = 5
 _SHELLS = 128
 """A shell adds this to the number of the signal that ended a process."""
 
 
-class PreCommitOperator(SparkSubmitOperator):
+class PreCommitOperator(TellsLineage, SparkSubmitOperator):
     """Stage the epoch with Spark, then seal it. Each execution is a new attempt.
 
     A connection of type ``spark_connect`` names a server, which runs the job at once. Any other starts a driver by
@@ -55,7 +60,7 @@ class PreCommitOperator(SparkSubmitOperator):
     def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
         # WARN: at INFO, hundreds of lines of client settings hide the few that tell what happened.
         conf = {"spark.log.level": "WARN", **pipeline.spark_conf}
-        super().__init__(conn_id=pipeline.spark_connection, conf=conf, **_NOT_DURABLE, **options)
+        super().__init__(conn_id=pipeline.spark_connection, conf=conf, **_NOT_DURABLE, **_KEEPS_SECRETS, **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
         self._next = "commit_epoch makes it visible next."
@@ -82,7 +87,7 @@ class PreCommitOperator(SparkSubmitOperator):
             try:
                 self._refuse_early_return()
                 ledger = adapters().ledger(self.pipeline)
-                begin_log(ledger, name, self.epoch_id, "stages it with Spark and seals it")
+                self.known = begin_log(ledger, name, self.epoch_id, "stages it with Spark and seals it")
                 counts = stage(
                     ledger, adapters().offsets(self.pipeline), name, int(self.epoch_id), run_of(context),
                     submit=partial(self._submit, context, ledger), stop=self.on_kill,
@@ -97,6 +102,7 @@ class PreCommitOperator(SparkSubmitOperator):
             done = f"is sealed already; Spark has nothing to do. {self._next}"
             self.log.info("epoch %s of %s %s", self.epoch_id, name, done)
             return
+        self._note_epoch(state=EpochState.PRE_COMMITTED, counts=counts)
         self.log.info(
             "epoch %s of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined. %s",
             self.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined, self._next,
@@ -104,6 +110,7 @@ class PreCommitOperator(SparkSubmitOperator):
 
     def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
         """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
+        self._note_epoch(attempt=ticket.attempt)
         if self._other_file is not None:
             raise ConfigurationError(
                 f"{ticket}: its plan was made with another settings file than {socket.gethostname()} has:"
@@ -141,6 +148,11 @@ class PreCommitOperator(SparkSubmitOperator):
                 message = attempt.error.removeprefix(f"{attempt.error_class}: ")
                 ours = rebuilt(attempt.error_class, message, attempt.error_command)
                 raise ours or AirflowException(f"{ticket}: {attempt.error}") from None
+
+    def _note_epoch(self, **changes: Any) -> None:
+        """Keep for lineage what the attempt changed."""
+        if self.known is not None and self.known.epoch is not None:
+            self.known = replace(self.known, epoch=replace(self.known.epoch, **changes))
 
     def on_kill(self) -> None:
         """End the job, wherever it runs."""

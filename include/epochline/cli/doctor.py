@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from epochline.cli import installation, printing, reached
+from epochline.cli import airflow_settings, installation, machine, printing, reached
 from epochline.cli.installation import Check
 from epochline.cli.options import AsJson
 from epochline.cli.standing import Servers
@@ -17,7 +17,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "wrong": "red", "not_asked": "dim
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check the installation: packages, Java, declarations, connections, PostgreSQL and Kafka. Changes nothing.
+    """Check the installation: packages, Java, declarations, disks, clocks, PostgreSQL, Kafka, Airflow. Changes nothing.
 
     Prints a line for each check, and what mends it: a command, a statement or a setting. A check that an earlier
     failure prevents is not asked. No server is waited for longer than 15 seconds, and an Airflow that keeps connections
@@ -58,6 +58,7 @@ def _checks() -> Iterator[Check]:
     yield from installation.programs(installation.spark_connections(pipelines))
     yield from declarations
     yield installation.settings()
+    yield from machine.disks(pipelines)
     found = [installation.connection(kind, name) for kind, name in installation.named(pipelines)]
     yield from found
     with ExitStack() as block:
@@ -65,9 +66,10 @@ def _checks() -> Iterator[Check]:
         for name in installation.databases(pipelines):
             yield from asked.database(name, [one for one in pipelines.values() if one.postgres_connection == name])
         for name in installation.clusters(pipelines):
-            yield asked.kafka(name)
+            yield from asked.kafka(name, list(pipelines.values()))
         for pipeline in pipelines.values():
             yield asked.source(pipeline)
             yield from asked.sinks(pipeline)
     yield installation.entries()
-    yield from reached.airflow()
+    yield from airflow_settings.airflow_settings()
+    yield from airflow_settings.airflow()

@@ -3,15 +3,15 @@
 The rules are those of `migrate`, of the plan and of a writer's check. Nothing is changed.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from epochline.cli import connections, printing
-from epochline.cli.airflow_access import URL, airflow_api
+from epochline.cli import connections, database_settings, kafka_settings, printing
+from epochline.cli.database_settings import reset
 from epochline.cli.installation import Check, not_asked
+from epochline.cli.machine import settings_of
 from epochline.cli.standing import Servers
 from epochline.config.versions import RANGES
 from epochline.declare.pipeline import Pipeline
@@ -31,7 +31,7 @@ from epochline.protocol.quantities import counted
 if TYPE_CHECKING:
     from epochline.cli.database import Session
 
-_OF_LEDGER = ("ledger", "rights", "session_replication_role", "read_only")
+_OF_LEDGER = ("ledger", "rights", "session_replication_role", "read_only", *database_settings.OF_SETTINGS)
 _NO_TOPIC = KafkaSource(pattern="no topic has a name with blanks")
 """A look at it gives the cluster alone."""
 
@@ -50,7 +50,8 @@ class Asked:
         """The server, its ledger, this login, and the targets and writers of pipelines."""
         found = list(_database(name, pipelines) if name in self.usable else _unusable(name))
         yield from found
-        if not any(check.outcome in ("wrong", "not_asked") and check.check != "read_only" for check in found):
+        beside = ("read_only", *database_settings.OF_SETTINGS)
+        if not any(check.outcome in ("wrong", "not_asked") and check.check not in beside for check in found):
             self.sound.add(name)
         for pipeline in pipelines:
             if name not in self.sound:
@@ -58,7 +59,10 @@ class Asked:
                 continue
             yield _targets(pipeline)
             if pipeline.writer_connection is not None:
-                yield self._writer(pipeline, pipeline.writer_connection)
+                of_writer = self._writer(pipeline, pipeline.writer_connection)
+                yield of_writer
+                if of_writer.outcome == "ok":
+                    yield self._limits_of_writer(pipeline, pipeline.writer_connection)
 
     def _writer(self, pipeline: Pipeline, writer: str) -> Check:
         about: dict[str, Any] = {"check": "writer", "subject": writer}
@@ -70,8 +74,36 @@ class Asked:
             return _wrong(error, **about)
         return Check(**about, said="may stage, and can be fenced")
 
-    def kafka(self, name: str) -> Check:
-        """Whether a cluster answers, and its id."""
+    def _limits_of_writer(self, pipeline: Pipeline, writer: str) -> Check:
+        """The limits of the login that stages."""
+        from epochline.cli import database
+        from epochline.postgres.queries.statements import run
+
+        try:
+            with database.session(connections.adapters().postgres_dsn(writer), any_version=True) as opened:
+                state = run(opened, "session_state").one()
+        except EpochlineError as error:
+            return Check(check="time_limits", subject=writer, outcome="not_asked", said=one_line(error))
+        return database_settings.time_limits(writer, [pipeline], state, statements=True)
+
+    def kafka(self, name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
+        """Whether a cluster answers, its id, and its settings."""
+        answers = self._cluster(name)
+        yield answers
+        if answers.outcome != "ok":
+            yield from not_asked(kafka_settings.OF_SETTINGS, name, f"{name} is not as it should be")
+            return
+        from epochline.kafka.examined import examine
+
+        sources, sent = kafka_settings.sources_read(name, pipelines), kafka_settings.topics_sent(name, pipelines)
+        try:
+            found = examine(connections.adapters().kafka_settings(name), sources, sent)
+        except EpochlineError as error:
+            yield from not_asked(kafka_settings.OF_SETTINGS, name, one_line(error))
+            return
+        yield from kafka_settings.kafka_settings(name, found, pipelines)
+
+    def _cluster(self, name: str) -> Check:
         about: dict[str, Any] = {"check": "kafka", "subject": name}
         if name not in self.usable:
             return Check(**about, outcome="not_asked", said="the connection is not usable")
@@ -117,7 +149,7 @@ class Asked:
                 sink = connections.adapters().ledger(pipeline).sink(pipeline, declared.name)
                 if hasattr(sink, "preflight"):
                     sink.preflight(pipeline.name)
-                yield Check(**about, said="takes an epoch")
+                yield Check(**about | {"said": "takes an epoch"} | _short_transaction(pipeline, declared))
             except EpochlineError as error:
                 yield _wrong(error, **about)
             except Exception as error:  # A sink of one's own may raise anything, with any text.
@@ -125,16 +157,15 @@ class Asked:
                 yield Check(**about, outcome="wrong", said=said, mend=f"epochline plan {pipeline.name}")
 
 
-def airflow() -> Iterator[Check]:
-    """Whether the Airflow that a variable names answers, and takes the token or login."""
-    if not os.environ.get(URL):
-        return
-    about: dict[str, Any] = {"check": "airflow_api", "subject": URL}
-    try:
-        api = airflow_api()
-        yield Check(**about, said=f"Airflow {api.version()} at {api.access.url} takes the {api.access.credential}")
-    except EpochlineError as error:
-        yield _wrong(error, **about, mend=f"set {URL}, and the token or login for it, as docs/settings.md says")
+def _short_transaction(pipeline: Pipeline, sink: object) -> dict[str, Any]:
+    """What replaces the outcome of a topic whose transactions end before the restart strategy tries again."""
+    if not isinstance(sink, KafkaTopic):
+        return {}
+    from epochline.coordinator.publish import short_transaction
+
+    said = short_transaction(sink, settings_of(pipeline).restart)
+    mend = f"in {pipeline.name}, raise transaction_timeout of {sink.name}"
+    return {} if said is None else {"outcome": "warning", "said": said, "mend": mend}
 
 
 def _wrong(error: EpochlineError, check: str, subject: str, mend: str | None = None) -> Check:
@@ -222,31 +253,18 @@ def _inside(opened: "Session", name: str, pipelines: Sequence[Pipeline]) -> Iter
     replica, about = "session_replication_role", {"subject": name}
     if state.replication_role == "replica":
         said = "replica: PostgreSQL enforces no foreign key and fires no trigger"
-        yield Check(check=replica, **about, outcome="wrong", said=said, mend=_reset(replica, state))
+        yield Check(check=replica, **about, outcome="wrong", said=said, mend=reset(replica, state))
     else:
         yield Check(check=replica, **about, said=state.replication_role)
     if state.read_only:
         said = "sessions of this login may not write" + (": the server is a standby" if state.standby else "")
-        mend = _reset("default_transaction_read_only", state)
+        mend = reset("default_transaction_read_only", state)
         if state.standby:
             mend = _correct(name, "host and port: they have to be the primary's")
         yield Check(check="read_only", **about, outcome="wrong", said=said, mend=mend)
     else:
         yield Check(check="read_only", **about, said="sessions may write")
-
-
-def _reset(setting: str, state: Any) -> str:
-    """What takes a setting back where it was made. Such a statement needs a session that may write."""
-    login, database = f'ALTER ROLE "{state.login}"', f'DATABASE "{state.database}"'
-    statements = {
-        "user": f"{login} RESET {setting};",
-        "database": f"ALTER {database} RESET {setting};",
-        "database user": f"{login} IN {database} RESET {setting};",
-        "client": "unset PGOPTIONS",
-    }
-    statement = statements.get(state.decided_by[setting], f"ALTER SYSTEM RESET {setting}; SELECT pg_reload_conf();")
-    writing = "SET default_transaction_read_only = off; " if state.read_only and statement.startswith("ALTER") else ""
-    return writing + statement
+    yield from database_settings.database_settings(opened, name, pipelines, state)
 
 
 def _rights(opened: "Session", name: str, pipelines: Sequence[Pipeline], *, there: bool) -> Check:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.coordinator.abort import abort_lost
@@ -43,6 +43,10 @@ class CommitResult:
     outcome: CommitOutcome
     shown_before: frozenset[str] = frozenset()
     """Sinks that get nothing of the epoch, because they showed its offsets before the ledger went back in time."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """By table, how many of its rows this commit wrote or deleted; empty if the epoch was committed already."""
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By table, names and types of the columns that this commit filled."""
 
     def __str__(self) -> str:
         counts = self.epoch.counts
@@ -141,8 +145,11 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
     if not shown:  # else a sweep discards the external sinks' files together with the staging
         tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)
-    committed = tx.epochs.mark_committed(epoch, sum(outcome.rows for outcome in applied.values()))
-    return CommitResult(epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown)
+    rows = {table: outcome.rows for table, outcome in applied.items()}
+    committed = tx.epochs.mark_committed(epoch, sum(rows.values()))
+    return CommitResult(
+        epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown, rows=rows, columns=planned_columns
+    )
 
 
 def _refuse_unsealed(tx: Transaction, epoch: Epoch) -> None:

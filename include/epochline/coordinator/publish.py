@@ -135,14 +135,9 @@ def look_at_sinks(
         SinkError: a sink would refuse the epoch; nothing is planned.
     """
     notes = []
-    waits = restart.delay if restart.retries >= WITHOUT_END else restart.retries * restart.delay
     for topic in pipeline.topics:
-        if topic.semantics == "exactly_once" and topic.transaction_timeout < waits:
-            notes.append(
-                f"{topic.name}: transaction_timeout is {duration(topic.transaction_timeout.total_seconds())}, the"
-                f" restart strategy may wait {duration(waits.total_seconds())}: a transaction that a failure"
-                " leaves open is aborted by the broker meanwhile, and the next try sends its epoch again"
-            )
+        if (short := short_transaction(topic, restart)) is not None:
+            notes.append(f"{topic.name}: {short}")
         if topic.semantics == "at_least_once":
             notes.append(
                 f"{topic.name} is at_least_once, which waives INV-5 (a commit is repeatable) for it: a crash while an"
@@ -158,6 +153,18 @@ def look_at_sinks(
         except SinkUnavailableError as error:
             notes.append(f"{declared.name} is down, and shows this epoch when it is back: {error}")
     return notes
+
+
+def short_transaction(topic: KafkaTopic, restart: RestartStrategy) -> str | None:
+    """What it means that a topic's transactions end before the restart strategy tries again; None if they do not."""
+    waits = restart.delay if restart.retries >= WITHOUT_END else restart.retries * restart.delay
+    if topic.semantics != "exactly_once" or topic.transaction_timeout >= waits:
+        return None
+    return (
+        f"transaction_timeout is {duration(topic.transaction_timeout.total_seconds())}, the restart strategy may wait"
+        f" {duration(waits.total_seconds())}: a transaction that a failure leaves open is aborted by the broker"
+        " meanwhile, and the next try sends its epoch again"
+    )
 
 
 def left_due(pipeline: Pipeline, waiting: Mapping[str, int]) -> tuple[str, ...]:

@@ -169,10 +169,46 @@ FROM (SELECT dag_id, run_id, host, planned_at AS begun_at
 GROUP BY dag_id, run_id ORDER BY min(begun_at)
 
 -- name: session_state
--- What the server makes of a session of this login: whether it may write, and whether triggers fire. Each of the two
--- settings with the place that decides it.
+-- What the server makes of a session of this login: whether it may write, whether triggers fire, what limits its time,
+-- and what a crash costs. Each setting with the place that decides it.
 SELECT current_user AS login, current_database() AS database, pg_is_in_recovery() AS standby,
        current_setting('transaction_read_only') = 'on' AS read_only,
-       current_setting('session_replication_role') AS replication_role,
-       (SELECT jsonb_object_agg(name, source) FROM pg_settings
-        WHERE name IN ('default_transaction_read_only', 'session_replication_role')) AS decided_by
+       current_setting('session_replication_role') AS replication_role, decided_by, settings
+FROM (SELECT jsonb_object_agg(name, source) AS decided_by, jsonb_object_agg(name, setting) AS settings FROM pg_settings
+      WHERE name IN ('default_transaction_read_only', 'session_replication_role', 'statement_timeout',
+                     'transaction_timeout', 'fsync', 'full_page_writes')) AS made
+
+-- name: room_for_sessions
+-- How many more sessions this login may open: by the server's limit, by its own and by the database's; NULL for no limit.
+-- And each limit.
+SELECT current_setting('max_connections')::int AS of_server, rolconnlimit AS of_login, datconnlimit AS of_database,
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+       - current_setting('reserved_connections')::int
+       - (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS server,
+       CASE WHEN rolconnlimit >= 0
+            THEN rolconnlimit - (SELECT count(*) FROM pg_stat_activity WHERE usesysid = pg_roles.oid) END AS login,
+       CASE WHEN datconnlimit >= 0
+            THEN datconnlimit - (SELECT count(*) FROM pg_stat_activity WHERE datid = pg_database.oid) END AS database
+FROM pg_roles, pg_database WHERE rolname = current_user AND datname = current_database()
+
+-- name: prepared_transactions
+-- Transactions of this database that were prepared some time ago, and keep their locks until somebody ends them.
+SELECT quote_literal(gid) AS gid, extract(epoch FROM now() - prepared)::float8 AS seconds FROM pg_prepared_xacts
+WHERE database = current_database() AND prepared <= now() - make_interval(secs => %(seconds)s) ORDER BY prepared
+
+-- name: publications_of_staging
+-- Publications that ship what epochs stage.
+SELECT quote_ident(pubname) AS publication, puballtables AS of_all_tables FROM pg_publication AS p
+WHERE puballtables OR EXISTS (
+    SELECT FROM pg_publication_namespace
+    WHERE pnpubid = p.oid AND pnnspid = to_regnamespace('epochline_staging')) ORDER BY pubname
+
+-- name: idle_slots
+-- Replication slots that nobody reads, and how many bytes of the write-ahead log each keeps.
+SELECT quote_literal(slot_name) AS slot, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS bytes
+FROM pg_replication_slots
+WHERE NOT active AND restart_lsn IS NOT NULL AND NOT pg_is_in_recovery() ORDER BY slot_name
+
+-- name: clock
+-- The server's clock, in seconds since 1970.
+SELECT extract(epoch FROM clock_timestamp())::float8
