@@ -22,6 +22,7 @@ _MODULES = (
     ("ledger", "ledger"),
     ("logs", "logs"),
     ("quarantine", "quarantine"),
+    ("why", "why"),
     ("overview", "list lag"),
     ("topics", "verify-topic"),
     ("sql", "sql"),
