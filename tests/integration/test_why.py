@@ -162,7 +162,7 @@ def test_the_terminal_says_it_in_sentences(asked: NewAsked) -> None:
 def test_a_single_row_is_told_with_bytes_and_the_way_to_its_log(asked: NewAsked) -> None:
     one = asked()
     told = one.call.shown("why", "public.t", "k=c")
-    for said in ("epoch 2, attempt 1, committed", "run run-2 of", "log: epochline logs", "in Airflow dags/",
+    for said in ("epoch 2, attempt 1, committed", "run run-2 of", "log: `epochline logs", "in Airflow dags/",
                  f"record {one.topic}/0/3", "header h: \\xff", "key, 3 bytes: key", '{"k": "c", "v": 5}'):  # fmt: skip
         assert said in told
 
@@ -242,6 +242,7 @@ def test_a_key_that_does_not_fit_is_refused_by_name(asked: NewAsked) -> None:
     assert "has no row with k=nobody" in one.call.refusal("why", "t", "nobody")
     assert "none of its column's type" in one.call.refusal("why", "t", "v=many")
     assert "does not say which column of t" in one.call.refusal("why", "t", "k=a", "other=1")
+    assert "is not UTF-8" in one.call.refusal("why", "t", "k=\udcff")
     one.produce(0, ('o\'%s "b"; DROP TABLE t; -- \N{SNOWMAN}={}', 1))
     one.world.epoch()
     assert one.only('o\'%s "b"; DROP TABLE t; -- \N{SNOWMAN}={}')["record"]["offset"] == 5

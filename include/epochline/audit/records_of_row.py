@@ -63,11 +63,11 @@ def differing_columns(
     with open_session(dsn) as session:
         recorded = Recorded(session, why.pipeline)
         with session.snapshot(), session.cursor() as cursor:
-            [of_row] = recorded.epochs(epoch["epoch_id"], epoch["epoch_id"])
+            of_row = recorded.epochs(epoch["epoch_id"], epoch["epoch_id"])[0]
             declared, ranges = recorded.declaration(of_row), recorded.ranges(of_row)
             aside = {of_row.epoch_id: recorded.set_aside(of_row)}
-            sink = next(sink for sink in declared.targets if sink.table == why.table)
-            if declared.is_transformed or sink.keep_unavailable or of_row.kind == "requeue":
+            sink = next((sink for sink in declared.targets if sink.table == why.table), None)
+            if sink is None or declared.is_transformed or sink.keep_unavailable or of_row.kind == "requeue":
                 return ()
             tables = with_rules(cursor, staged_tables(declared, of_row.targets, 0, 0))
             there = columns_of(session, why.table)

@@ -194,10 +194,10 @@ def _show_epoch(pipeline: str, row: Mapping[str, Any]) -> None:
     printing.say(f"epoch {epoch['epoch_id']}{kind}, attempt {epoch['attempt']}, committed {committed}")
     printing.say(f"run {epoch['run_id']} of {epoch['dag_id']} on {epoch['host'] or 'an unknown host'}")
     if epoch["dag_id"] in _AT_TERMINALS:
-        printing.say(f"log: a command made it; epochline ledger {pipeline} --epoch {epoch['epoch_id']}")
+        printing.say(f"log: a command made it; `epochline ledger {pipeline} --epoch {epoch['epoch_id']}`")
     else:
         path = f"dags/{epoch['dag_id']}/runs/{epoch['run_id']}/tasks/pre_commit"
-        printing.say(f"log: epochline logs {pipeline} {epoch['epoch_id']}; in Airflow {path}")
+        printing.say(f"log: `epochline logs {pipeline} {epoch['epoch_id']}`; in Airflow {path}")
     as_now = row.get("declared_as_now")
     declared = "" if as_now is None else ", as it is declared now" if as_now else "; another one is declared now"
     printing.say(f"declaration {epoch['declaration_hash']}{declared}")

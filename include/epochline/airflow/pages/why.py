@@ -62,7 +62,7 @@ def why_view(pipeline: str, asked: WhyQuery) -> WhyView:
 def _bytes(why: Why, record: Record) -> dict[str, Any]:
     kafka = why.kafka_of(record.topic)
     if kafka is None:
-        return {"said": "The record is not in Kafka: `epochline why` reads sources of your own."}
+        return {"said": "The record is not in Kafka; the command line reads sources of your own."}
     connection, topic = kafka
     try:
         source = KafkaSource(topics=topic, connection=connection)

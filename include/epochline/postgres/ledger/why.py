@@ -59,9 +59,11 @@ def _given(target: Target, table: str, key: Sequence[str]) -> Given:
     single = [next(iter(columns)) for columns in target.unique_keys if len(columns) == 1]
     given: dict[str, str] = {}
     for text in key:
-        column, equals, value = text.partition("=")
-        if equals and column in target.columns:
-            given[column] = value
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ConfigurationError(f"{text!r} is not UTF-8, so no row has it.")
+        column = max((name for name in target.columns if text.startswith(f"{name}=")), key=len, default=None)
+        if column is not None:
+            given[column] = text[len(column) + 1 :]
         elif len(key) == 1 and len(single) == 1:
             given[single[0]] = text
         else:
@@ -220,6 +222,8 @@ class _Answer:
             origin.notes.append(f"Epoch {read_by.epoch_id} set the record aside, and epoch {last} read it again.")
         elif epoch is not None and (read_by is None or read_by.epoch_id != last):
             origin.notes.append(f"Epoch {last} did not read {named}: another hand wrote the row's lineage.")
+        if "_epoch" not in self._target.columns:
+            origin.notes.append("The table has no column _epoch: an earlier log may have had the record's place.")
         if self._transformed:
             origin.notes.append("A transform made the row and names this record; others may be in it.")
         if self._keeps_unavailable:
