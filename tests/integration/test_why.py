@@ -2,19 +2,25 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg2
 import pytest
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline import Files, Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, Text
 from epochline.airflow.pages.why import WhyQuery, why_view
 from epochline.operations import refresh_log_ends
+from epochline.postgres.ledger.why import explain
 from tests.commands import Call, connect_to
-from tests.databases import as_connection
-from tests.integration.in_process import InProcess
+from tests.databases import as_connection, query
+from tests.integration.bench import UPSERT as BY_KEY
+from tests.integration.bench import NewBench, kv
+from tests.integration.in_process import InProcess, counter
 from tests.integration.kafka_topics import delete_records, delete_topic, make_topic, produce
 from tests.integration.logins import AsSuperuser, Login, user
+from tests.integration.operating import act, with_savepoint
 from tests.integration.page_views import html
 from tests.integration.sinks_world import in_process
 
@@ -207,16 +213,34 @@ def test_a_row_that_another_hand_changed_is_told_from_one_that_its_record_gave(
     """A value, the lineage, the epoch; and a row that names no epoch."""
     one = asked(PostgresTable(table="t", columns=KV, **declared))
     one.sql("UPDATE t SET v = 7 WHERE k = 'b'")
-    [said] = one.only("k=b")["notes"]
-    assert "differs from what its record gives by today's parse, in v" in said
+    when, differs = one.only("k=b")["notes"]
+    assert when.startswith("Another hand wrote the row last: a transaction of 20")
+    assert "differs from what its record gives by today's parse, in v" in differs
     one.sql("UPDATE t SET _offset = 99 WHERE k = 'b'")
-    assert one.only("k=b")["notes"][0].startswith(f"Epoch 1 did not read {one.topic}/0/99: another hand")
+    assert one.only("k=b")["notes"][1].startswith(f"Epoch 1 did not read {one.topic}/0/99: another hand")
     one.sql("UPDATE t SET _epoch = 77 WHERE k = 'b'")
     assert "no committed epoch 77" in one.only("k=b")["notes"][0]
     one.sql("INSERT INTO t (k, v) VALUES ('by hand', 1)")
     row = one.only("k=by hand")
     assert (row["record"], row["scope"], row["epoch"]) == (None, None, None)
     assert row["notes"] == ["The row names no epoch: another program wrote it, or it was there before."]
+
+
+def test_a_row_that_a_restore_put_back_is_blamed_on_nobody(bench: NewBench) -> None:
+    it = with_savepoint(bench, **BY_KEY, before_images=5)
+    it.epoch(kv("a", 2))
+    act(it, "restore", name="before")
+
+    def notes() -> list[str]:
+        with closing(psycopg2.connect(it.dsn)) as session:
+            [row] = explain(session, "t", ["k=a"], 5).rows
+        assert row.epoch is not None
+        assert row.epoch["epoch_id"] == 1
+        return row.notes
+
+    assert notes() == []
+    it.sql("UPDATE t SET v = v WHERE k = 'a'")
+    assert [note[:31] for note in notes()] == ["Another hand wrote the row last"]
 
 
 def test_an_upsert_tells_what_it_replaced_and_what_deleted_a_key(asked: NewAsked) -> None:
@@ -246,6 +270,33 @@ def test_a_key_that_does_not_fit_is_refused_by_name(asked: NewAsked) -> None:
     one.produce(0, ('o\'%s "b"; DROP TABLE t; -- \N{SNOWMAN}={}', 1))
     one.world.epoch()
     assert one.only('o\'%s "b"; DROP TABLE t; -- \N{SNOWMAN}={}')["record"]["offset"] == 5
+
+
+def test_a_reader_learns_of_a_declaration_where_its_clusters_are_and_what_its_tables_are(postgres_dsn: str) -> None:
+    """Not what an author puts into options. Several sources have several clusters, or none."""
+    inputs = {
+        "shop": Input(source=KafkaSource(topics="a", connection="first"), parse=Text()),
+        "crm": Input(source=KafkaSource(topics="a", connection="second"), parse=Text()),
+        "own": Input(source=counter(1), parse=Text()),
+    }
+    columns = {"value": "text"}
+    sinks = [
+        PostgresTable(table="s.t", mode="upsert", key="value", columns=columns, aggregated=True),
+        Files(path="/tmp/f", columns=columns),
+    ]
+    several = Pipeline(name="several", source=Sources(inputs=inputs), transform="json:dumps", sinks=sinks)
+    query(postgres_dsn, "INSERT INTO epochline.pipeline (pipeline) VALUES ('several')")
+    query(
+        postgres_dsn, "INSERT INTO epochline.declaration (hash, pipeline, body) VALUES ('h', 'several', %s)",
+        several.stored(),
+    )  # fmt: skip
+
+    found = query(postgres_dsn, "SELECT input, connection FROM epochline.declared_kafka ORDER BY 1")
+
+    assert found == [("crm", "second"), ("shop", "first")]
+    assert query(postgres_dsn, "SELECT * FROM epochline.declared_tables") == [
+        ("h", "s.t", "upsert", True, False, False)
+    ]
 
 
 def test_a_reader_finds_records_and_sees_no_bytes_and_an_inspector_sees_them(

@@ -114,6 +114,9 @@ def test_a_row_that_many_records_made_leads_to_the_epochs_and_records_that_are_i
     assert (row["scope"]["first"], row["scope"]["last"]) == scope
     assert [(one["partition"], one["offset"]) for one in row["records"]] == expected
     assert (row["more_records"], row["notes"]) == (0, [])
+    it.database.query(f"UPDATE {table} SET k = k WHERE k = 'a'")
+    [row] = on_servers.json("why", table, *key)["rows"]
+    assert [note[:31] for note in row["notes"]] == ["Another hand wrote the row last"]
 
 
 def test_a_key_that_no_record_has_names_ranges_alone(run: NewRun, on_servers: Call) -> None:
