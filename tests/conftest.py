@@ -64,7 +64,13 @@ def stack() -> Iterator[Stack]:
         dags_folder=AIRFLOW_DAGS,
         extra_pythonpath=(FUNCTIONS, COMPILED),
         # Nothing here outlives a power cut; processes are killed, and what they wrote stays with the kernel.
-        postgres_settings={**QUICK, "fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "4"},
+        postgres_settings={
+            **QUICK,
+            "fsync": "off",
+            "full_page_writes": "off",
+            "max_prepared_transactions": "4",
+            "track_commit_timestamp": "on",
+        },
         # A task that was killed together with its watcher is noticed by its missing heartbeat; five minutes by default.
         airflow_config={
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,grace:user,ada:op",

@@ -5,10 +5,10 @@ Clients of PostgreSQL and Kafka are imported by the methods that need them: a co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epochline.config.connections import Connection, Connections, JobCredentials
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from epochline.kafka.records import RecordReader
     from epochline.ports import Ledger, OffsetSource
     from epochline.protocol.staging import StagingTicket
+    from epochline.protocol.why import Content, Record, Why
     from epochline.sources.reading import SourceReader
 
 
@@ -107,6 +108,19 @@ class Adapters(Connections):
         from epochline.kafka.records import RecordReader
 
         return RecordReader(self.kafka_settings(source.connection), patience)
+
+    def record_again(self, source: OneSource, topic: str, record: Record, patience: float = 15) -> Content | str:
+        """One record's bytes, or why the source has them no more: `epochline.sources.one_record.read_again`."""
+        from epochline.sources.one_record import read_again
+
+        return read_again(self.records(source, patience), record, topic)
+
+    @staticmethod
+    def explain(session: Any, table: str, key: Sequence[str], most: int, pipeline: str | None = None) -> Why:
+        """What made rows of a target, in a session of psycopg2: `epochline.postgres.ledger.why.explain`."""
+        from epochline.postgres.ledger.why import explain
+
+        return explain(session, table, key, most, pipeline)
 
     def _source_connection(self, source: CustomSource) -> Connection | None:
         return None if source.connection is None else self.look_up(source.connection)

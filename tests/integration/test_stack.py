@@ -185,6 +185,7 @@ def test_up_says_which_part_runs_and_which_one_it_starts(stack: Stack) -> None:
     assert f"postgres runs on port {stack.postgres.port}" in lines
     assert not [line for line in lines if line.startswith("postgres starting")]
     assert [line.split()[0] for line in lines if "is ready" in line] == ["postgres", "kafka"]
+    assert [line for line in lines if line.startswith("mended")] == ["mended: kafka had crashed, and runs again"]
 
 
 @pytest.mark.parametrize("part", BOTH)

@@ -15,6 +15,13 @@ from epochline.errors import DeclarationError, StackError
 from tests.commands import Call
 
 NAMES = list(COMMANDS)
+ORDERS = """
+from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag  # airflow
+
+table = PostgresTable(table="orders", columns={"value": "text"})
+pipeline = Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=Text(), sinks=table)
+dag = epoch_dag(pipeline)
+"""
 
 
 @pytest.mark.parametrize(
@@ -34,7 +41,7 @@ def test_every_command_explains_itself_and_its_exit_codes(command: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "status", "doctor", "validate", "plan", "preview", "ledger", "logs", "quarantine", "list", "lag", "verify-topic", "audit",
+        "status", "doctor", "validate", "plan", "preview", "ledger", "logs", "quarantine", "why", "list", "lag", "verify-topic", "audit",
         "actions", "savepoints", "epoch-files",
     ],
 )  # fmt: skip
@@ -42,6 +49,60 @@ def test_a_command_that_only_reads_says_so(command: str) -> None:
     said = " ".join(CliRunner().invoke(cli.app, [command, "--help"]).output.split())
 
     assert "Changes nothing." in said or "Writes nothing." in said
+
+
+WITHOUT_JSON = {
+    "up", "down", "airflow", "init", "feed", "logs", "savepoint-export", "savepoint-import", "demo",
+    "examples enable", "examples disable", "examples run",
+}  # fmt: skip
+"""Commands that list nothing: they act, or print what others wrote."""
+
+
+def test_every_command_that_lists_has_json_for_programs() -> None:
+    """A new command has it, or is named above."""
+    groups = {name: load(name) for name in NAMES}
+    commands = {name: command for name, command in groups.items() if not hasattr(command, "commands")}
+    for name, group in groups.items():
+        commands |= {f"{name} {inner}": command for inner, command in getattr(group, "commands", {}).items()}
+
+    without = {name for name, command in commands.items() if not any("--json" in one.opts for one in command.params)}
+
+    assert without == WITHOUT_JSON
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("wh", ["why"]), ("save", ["savepoint", "savepoints", "savepoint-export", "savepoint-import"]),
+     ("why t k --js", ["--json"]), ("examples en", ["enable"]), ("plan ord", ["orders"]), ("lag nobody", [])],
+)  # fmt: skip
+def test_a_shell_completes_commands_options_and_pipelines(
+    typed: str, completed: list[str], called: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "orders.py").write_text(ORDERS)
+    (tmp_path / "broken.py").write_text("raise RuntimeError('airflow: print to stdout')")
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    monkeypatch.setenv("_EPOCHLINE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"epochline {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+
+    code, out, _ = called()
+
+    assert (code, sorted(out.split())) == (0, sorted(completed))
+
+
+def test_the_script_of_a_shell_is_printed(called: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_EPOCHLINE_COMPLETE", "source_bash")
+
+    assert "complete -o default -F _epochline_completion epochline" in called()[1]
+
+
+def test_the_status_of_no_stack_names_the_way_on(called: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+
+    code, out, _ = called("status")
+
+    assert (code, out.splitlines()[-1]) == (3, "next: `epochline up`")
 
 
 @pytest.mark.parametrize("name", NAMES)

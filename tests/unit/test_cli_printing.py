@@ -75,6 +75,30 @@ def test_a_wide_terminal_gets_every_column(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(lines) == 2
 
 
+def test_a_terminal_gets_a_bar_for_each_duration_and_a_pipe_gets_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    epochs = [EPOCH, {**EPOCH, "seconds": 3692.0}, {**EPOCH, "seconds": 0.1}, {**EPOCH, "seconds": None}]
+    with terminal(200, monkeypatch) as lines:
+        show_epochs(epochs)
+
+    assert [re.sub(r"[^\u2580-\u259f]", "", line) for line in lines[1:]] == ["█" * 10, "█" * 5, "▏", ""]
+    show_epochs(epochs)
+    assert "█" not in capsys.readouterr().out
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colour = re.compile(r"\x1b\[(?:\d+;)*[349]\d")
+
+    show_epochs([EPOCH])
+    assert colour.search(capsys.readouterr().out)
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_epochs([EPOCH])
+    assert not colour.search(capsys.readouterr().out)
+
+
 def test_what_is_still_too_wide_goes_on_in_its_column_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(30, monkeypatch) as lines:
         table(("name", "reason"), [("orders", "x" * 60)])

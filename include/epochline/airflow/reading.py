@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from epochline.adapters import Adapters
 from epochline.config.logins import log_in
 from epochline.declare.names import INSPECTOR
 from epochline.declare.text_settings import UTF8
@@ -20,6 +21,7 @@ from epochline.errors import LedgerError, LedgerUnavailableError
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
 from epochline.postgres.queries.versions import opening, refuse_version
+from epochline.protocol.why import Why
 
 _STATEMENT_TIMEOUT_SECONDS = 10
 _WAIT_FOR_SESSION_SECONDS = 5
@@ -42,16 +44,24 @@ class Snapshot:
 
     def ask(self, name: str, **values: Any) -> Table:
         """Run a named statement with bound values."""
-        driver = self._connection.connection.dbapi_connection
-        if driver is None:
-            raise RuntimeError("the connection is closed")
-        with closing(driver.cursor()) as cursor:
+        with closing(self._driver.cursor()) as cursor:
             # The driver quotes the values once, for the server and for a person to copy.
             text: bytes = cursor.mogrify(statement(name), values)
             cursor.execute(text)
             names = [column[0] for column in cursor.description or ()]
             rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
             return Table(rows=rows, sql=text.decode(), columns=names)
+
+    def explain(self, table: str, key: Sequence[str], most: int, pipeline: str) -> Why:
+        """What made rows of a pipeline's table: as `epochline.postgres.ledger.why.explain`, with its errors."""
+        return Adapters.explain(self._driver, table, key, most, pipeline)
+
+    @property
+    def _driver(self) -> Any:
+        driver = self._connection.connection.dbapi_connection
+        if driver is None:
+            raise RuntimeError("the connection is closed")
+        return driver
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pyarrow as pa
 from epochline.arrow.cast.batches import SOURCE_SCHEMA, quarantine_batch, record_batch, stored_record
 from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.counts import digest, record_hashes
+from epochline.audit.matching import PARSED, MatchingRecords
 from epochline.audit.recorded import RecordedEpoch, RecordedRange, SetAside
 from epochline.audit.rows import ExpectedRows
 from epochline.declare.pipeline import Pipeline
@@ -41,13 +42,14 @@ class RangeReader:
 
     ``flow`` is None if the declaration's flow cannot be built any more. ``set_aside`` has the records that each epoch
     set aside: today's parse may take them, and a later epoch may have requeued them, but the quarantine has them.
+    With `PARSED` among the expected sinks, it gets the parsed rows, and no other sink gets any.
     """
 
     def __init__(
         self,
         session: ReadSession | SourceReading,
         flow: BatchRows | None,
-        expected: ExpectedRows,
+        expected: ExpectedRows | MatchingRecords,
         set_aside: Mapping[int, SetAside],
     ) -> None:
         self._session = session
@@ -104,9 +106,9 @@ class RangeReader:
             if not batch.num_rows:
                 return aside
         try:
-            if self._flow.transformed:
-                rows: Mapping[str, pa.RecordBatch] = {}
-                _, quarantine, counts = self._flow.parse_only(batch)
+            if self._flow.transformed or PARSED in self._expected.sinks:
+                parsed, quarantine, counts = self._flow.parse_only(batch)
+                rows: Mapping[str, pa.RecordBatch] = {PARSED: parsed}
             else:
                 processed = self._flow.process(batch)
                 rows, quarantine, counts = processed.rows, processed.quarantine, processed.counts

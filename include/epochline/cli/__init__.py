@@ -23,7 +23,6 @@ app = typer.Typer(
     name="epochline",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -56,7 +55,7 @@ def main() -> None:
     if not any(isinstance(handler, LogFile) for handler in root.handlers):
         root.addHandler(LogFile())  # without a handler, Python prints warnings to standard error
     try:
-        app()
+        app(prog_name="epochline")
     except EpochlineError as error:
         from epochline.cli.printing import told
 

@@ -22,6 +22,7 @@ _MODULES = (
     ("ledger", "ledger"),
     ("logs", "logs"),
     ("quarantine", "quarantine"),
+    ("why", "why"),
     ("overview", "list lag"),
     ("topics", "verify-topic"),
     ("sql", "sql"),
@@ -96,8 +97,16 @@ class Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Add to each command what the list says of it."""
-        self.commands = {name: TyperCommand(name, help=text) for name, text in summaries().items()}
+        self._describe()
         super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The names of commands, with what the list says of each."""
+        self._describe()
+        return super().shell_complete(ctx, incomplete)
+
+    def _describe(self) -> None:
+        self.commands = {name: TyperCommand(name, help=text) for name, text in summaries().items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that ``args`` name, from its module; Typer refuses an unknown name."""

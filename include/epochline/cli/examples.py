@@ -8,6 +8,7 @@ import typer
 
 from epochline.cli import printing
 from epochline.cli.declarations import create_targets, migrate_ledgers, show_targets
+from epochline.cli.options import AsJson
 from epochline.cli.shipped import shipped_folder
 from epochline.config import discovery
 from epochline.config.examples import enabled_examples, example_files, switch_examples
@@ -31,7 +32,7 @@ def examples() -> None:
 
 
 @app.command("list")
-def list_examples() -> None:
+def list_examples(as_json: AsJson = False) -> None:
     """List the programs and DAGs: what each shows, its DAG file, and whether the DAG file is enabled.
 
     `run` takes a program, enabled or not. `enable` and `disable` take a DAG file's name. Exit code 0: success.
@@ -47,8 +48,13 @@ def list_examples() -> None:
         if stem not in with_program:
             docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
             rows.append((None, stem, docstring.partition("\n")[0]))
+    columns = ("program", "dag", "enabled", "shows")
+    if as_json:
+        answers = [(program, stem, None if stem is None else stem in enabled, shows) for program, stem, shows in rows]
+        printing.say(printing.as_json([dict(zip(columns, answer, strict=True)) for answer in answers]))
+        return
     printing.table(
-        ("program", "dag", "enabled", "shows"),
+        columns,
         [(program, stem, stem and ("yes" if stem in enabled else "no"), shows) for program, stem, shows in rows],
     )
 

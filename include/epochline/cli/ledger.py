@@ -9,7 +9,14 @@ import typer
 
 from epochline.cli import connections, database, printing
 from epochline.cli.database import Row, Session
-from epochline.cli.options import AsJson, Follow, OwnConnection, refresh, refuse_with_follow
+from epochline.cli.options import (
+    AsJson,
+    Follow,
+    OwnConnection,
+    declared_pipelines,
+    refresh,
+    refuse_with_follow,
+)
 from epochline.config.connections import POSTGRES
 from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError
 from epochline.protocol.quantities import counted
@@ -19,7 +26,9 @@ _PHASES = ("wait", "plan", "start", "stage", "seal", "commit", "publish")
 
 
 def ledger(
-    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; all if not given.")] = None,
+    pipeline: Annotated[
+        str | None, typer.Argument(help="One pipeline; all if not given.", autocompletion=declared_pipelines)
+    ] = None,
     epoch: Annotated[
         int | None, typer.Option(min=1, help="One epoch: its phases, ranges, attempts and quarantine.")
     ] = None,
@@ -113,17 +122,19 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
         printing.say("the ledger holds no epoch yet")
         return
     columns = "pipeline epoch state attempt read passed skipped quarantined rows planned took latency"
+    charted = printing.console().is_terminal
     printing.table(
-        columns.split(),
+        [*columns.split(), *[""] * charted],
         [
             (
                 epoch["pipeline"], epoch["epoch_id"], epoch["state"], epoch["attempt"],
                 *map(printing.number, counts_of(epoch)), printing.number(epoch["rows_written"]), epoch["planned_at"],
                 printing.duration(epoch["seconds"]), printing.duration(epoch["longest_latency_seconds"]),
+                *[bar] * charted,
             )
-            for epoch in epochs
+            for epoch, bar in zip(epochs, printing.bars([epoch["seconds"] for epoch in epochs]), strict=True)
         ],
-        least=("skipped", "attempt", "passed", "latency", "rows", "took"),
+        least=("", "skipped", "attempt", "passed", "latency", "rows", "took"),
     )  # fmt: skip
     for epoch in epochs:
         for note in _of_epoch(epoch):
@@ -148,9 +159,12 @@ def _show_one(epoch: Row, advice: str | None) -> None:
     printing.say(f"planned by run {epoch['run_id']} of {epoch['dag_id']}")
     if epoch["watermark"] is not None:
         printing.say(f"watermark: {printing.text(epoch['watermark'])}")
-    passed = [f"{name} {printing.duration(epoch[f'{name}_seconds'])}" for name in _PHASES if epoch[f"{name}_seconds"]]
-    if passed:
-        printing.say(f"phases: {', '.join(passed)}")
+    passed = {name: epoch[f"{name}_seconds"] for name in _PHASES if epoch[f"{name}_seconds"]}
+    if passed and printing.console().is_terminal:
+        charted = zip(passed, passed.values(), printing.bars([*passed.values()], 30), strict=True)
+        printing.table(("phase", "took", ""), [(name, printing.duration(took), bar) for name, took, bar in charted])
+    elif passed:
+        printing.say(f"phases: {', '.join(f'{name} {printing.duration(took)}' for name, took in passed.items())}")
     if epoch["longest_latency_seconds"] is not None:
         oldest, newest = (printing.duration(epoch[f"{name}_latency_seconds"]) for name in ("longest", "shortest"))
         printing.say(f"age at the commit, by Kafka's timestamps: {oldest} of the oldest record, {newest} of the newest")

@@ -1,7 +1,8 @@
 """Arguments and options that several commands take, and what `--follow` means: show again until Ctrl-C."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime
 from time import sleep
 from typing import Annotated
@@ -10,9 +11,22 @@ import typer
 
 from epochline.cli import INTERRUPTED, FollowingEnded, printing
 
-Name = Annotated[str, typer.Argument(help="The pipeline's name.")]
+
+def declared_pipelines(incomplete: str) -> list[str]:
+    """The declared pipelines that begin so, for the completion of a shell: whatever fails completes nothing."""
+    from epochline.config import discovery
+
+    with suppress(Exception), redirect_stdout(sys.stderr):
+        return [name for name in discovery.look().pipelines if name.startswith(incomplete)]
+    return []
+
+
+Name = Annotated[str, typer.Argument(help="The pipeline's name.", autocompletion=declared_pipelines)]
 Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME]...", help="Pipelines; all declared ones if none is given.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME]...", help="Pipelines; all declared ones if none is given.", autocompletion=declared_pipelines
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Show again every two seconds, until Ctrl-C.")]

@@ -10,7 +10,7 @@ import typer
 
 from epochline.cli import printing
 from epochline.cli.airflow_access import airflow_api
-from epochline.cli.options import AsJson, Follow, refresh, refuse_with_follow
+from epochline.cli.options import AsJson, Follow, declared_pipelines, refresh, refuse_with_follow
 from epochline.cli.standing import Servers, Standing, decided, overview_of, standing_of
 from epochline.config import discovery
 from epochline.config.discovery import Declared
@@ -54,7 +54,10 @@ def list(as_json: AsJson = False) -> None:
 
 
 def lag(
-    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; all declared ones if not given.")] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(help="One pipeline; all declared ones if not given.", autocompletion=declared_pipelines),
+    ] = None,
     fail_above: Annotated[
         int | None, typer.Option(min=0, help="Exit with 3 if a pipeline lags by more records than this, or stands.")
     ] = None,
@@ -140,7 +143,10 @@ def _show_lags(declared: Declared, standings: Mapping[str, Standing], errors: Er
         for standing in standings.values()
         for row in standing.partitions
     ]
-    printing.table(columns, [[row[name] for name in columns] for row in cells], least=("end", "head"))
+    charted = printing.bars([row["lag"] for standing in standings.values() for row in standing.partitions])
+    lines = [{**row, "": bar} for row, bar in zip(cells, charted, strict=True)]
+    shown = [*columns[:6], *[""] * printing.console().is_terminal, *columns[6:]]
+    printing.table(shown, [[row[name] for name in shown] for row in lines], least=("", "end", "head"))
     for name, standing in standings.items():
         records = _behind(standing)
         how_far = f"{counted(records, 'record')} behind" if records else "caught up"

@@ -9,7 +9,7 @@ import typer
 from epochline.cli import printing
 from epochline.cli.connections import adapters, spark_master
 from epochline.cli.database import ask, session
-from epochline.cli.options import AsJson
+from epochline.cli.options import AsJson, declared_pipelines
 from epochline.cli.printing import each
 from epochline.config.connections import spark_writers
 from epochline.config.resolve import file_settings, resolve_settings
@@ -22,7 +22,10 @@ from epochline.protocol.quantities import counted, number
 
 
 def plan(
-    names: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="The pipelines' names.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="PIPELINE...", help="The pipelines' names.", autocompletion=declared_pipelines),
+    ],
     max_records: Annotated[int | None, typer.Option(min=1, help="Use this limit instead of the declared one.")] = None,
     as_json: AsJson = False,
 ) -> None:

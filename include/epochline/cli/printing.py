@@ -55,7 +55,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], least: Sequence
     Args:
         columns: the headings.
         rows: one value per column.
-        least: headings of columns that may be left out, the least important one first.
+        least: headings of columns that may be left out, the least important one first. A chart has the heading ``""``.
     """
     cells, out = [[_cell(value) for value in row] for row in rows], console()
     shown = [(name, [row[at] for row in cells]) for at, name in enumerate(columns)]
@@ -66,9 +66,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], least: Sequence
     printer = Console(width=_WIDE if whole else out.width, soft_wrap=whole, highlight=False)
     for line in printer.render_lines(_made(shown, whole), pad=False):
         printer.print(Segments([*_without_blanks(line), Segment.line()]))
-    if len(shown) < len(columns):
-        kept = {name for name, _ in shown}
-        left_out = ", ".join(name for name in columns if name not in kept)
+    kept = {name for name, _ in shown}
+    left_out = ", ".join(name for name in columns if name and name not in kept)
+    if left_out:
         say(f"left out because the terminal has {out.width} columns: {left_out}")
 
 
@@ -109,6 +109,16 @@ def _made(columns: Columns, whole_lines: bool) -> Table:
     for row in zip(*(texts for _, texts in columns), strict=True):
         made.add_row(*row)
     return made
+
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def bars(values: Sequence[float | None], width: int = 10) -> list[Text]:
+    """A bar for each value, the longest for the highest; no bar for nothing. A terminal shows it beside the number."""
+    most = max((value or 0 for value in values), default=0)
+    lengths = [0 if not value or value < 0 else max(1, round(8 * width * value / most)) for value in values]
+    return [Text(_EIGHTHS[8] * (long // 8) + _EIGHTHS[long % 8].strip(), style="cyan") for long in lengths]
 
 
 def as_json(value: Any) -> str:

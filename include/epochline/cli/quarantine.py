@@ -131,7 +131,7 @@ def _show_one(pipeline: str, row: dict[str, Any]) -> None:
     for name, value in row["headers"] or []:
         printing.say(f"header {name}: {'none' if value is None else on_one_line(base64.b64decode(value))}")
     for part in ("key", "value"):
-        for line in _dump(part, row[part]):
+        for line in dump(part, row[part]):
             printing.say(line)
     if row["requeued_by"] is not None:
         printing.say(f"requeued by epoch {row['requeued_by']} at {printing.text(row['requeued_at'])}")
@@ -142,7 +142,7 @@ def _show_one(pipeline: str, row: dict[str, Any]) -> None:
     printing.say(_requeue(pipeline, *chosen))
 
 
-def _dump(part: str, content: memoryview | None) -> Iterator[str]:
+def dump(part: str, content: memoryview | None) -> Iterator[str]:
     """A key or a value: as text with escapes, and 16 bytes a line in hex."""
     if content is None:
         yield f"{part}: none"

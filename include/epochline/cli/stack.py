@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -83,7 +83,8 @@ def status(
     pipelines that need an operator, and broken declarations. Exit code 0: every part runs and answers, even if
     pipelines or declarations are named; 3: a part does not.
     """
-    answer, asks, found = Stack().status(), _airflow(), _connections(_name_broken())
+    declared = _name_broken()
+    answer, asks, found = Stack().status(), _airflow(), _connections(declared)
     if as_json:
         printing.say(printing.as_json({**answer.model_dump(mode="json"), "asks": asks, "connections": found}))
     else:
@@ -93,8 +94,8 @@ def status(
         printing.say(f"trigger, logs and list ask{whom}")
         for name, place in found.items():
             printing.say(f"connection {name}: {place or 'not found; `epochline doctor` says why'}")
-        if answer.postgres.state is State.RUNNING:
-            _name_standing(Stack().postgres.dsn())
+        commands = _name_standing(Stack().postgres.dsn()) if answer.postgres.state is State.RUNNING else []
+        printing.say(f"next: {_way_on(answer, declared, commands)}")
     if not answer.healthy:
         raise typer.Exit(NOT_HEALTHY)
 
@@ -154,19 +155,40 @@ def airflow(
     os.execve(command[0], command, stack.airflow.whole_environment())  # noqa: S606 - no shell is wanted
 
 
-def _name_standing(dsn: str) -> None:
-    """Say which pipelines of the stack's ledger stand, so that a healthy stack is not taken for healthy pipelines."""
+def _way_on(answer: StackStatus, declared: Mapping[str, Pipeline], commands: Sequence[str]) -> str:
+    """The command that goes on from what `status` shows."""
+    if not answer.healthy:
+        return "`epochline up`"
+    for command in commands[:1]:
+        return f"`epochline {command}`"
+    if not declared:
+        return "`epochline init NAME` writes a pipeline; `epochline examples list` names ready ones"
+    return "`epochline list` says how far each pipeline is"
+
+
+def _name_standing(dsn: str) -> Sequence[str]:
+    """Say which pipelines of the stack's ledger stand, so that a healthy stack is not taken for healthy pipelines.
+
+    Returns:
+        The commands by which those go on that have one.
+    """
     try:
         with database.session(dsn) as opened:
             rows = database.ask(opened, "standing", pipeline=None)
     except LedgerError as error:
         if isinstance(error, VersionError):
             typer.echo(f"ledger: {error}")
-        return
-    words = {row["pipeline"]: standing_of_pipeline(row).word for row in rows}
-    standing = [f"{name} ({word})" for name, word in words.items() if word.stands and word is not StandingWord.DROPPED]
-    if standing:
-        typer.echo(f"pipelines that stand: {', '.join(standing)}; `epochline list` says why")
+        return []
+    standings = {row["pipeline"]: standing_of_pipeline(row) for row in rows}
+    stand = {
+        name: standing
+        for name, standing in standings.items()
+        if standing.word.stands and standing.word is not StandingWord.DROPPED
+    }
+    if stand:
+        named = ", ".join(f"{name} ({standing.word})" for name, standing in stand.items())
+        typer.echo(f"pipelines that stand: {named}; `epochline list` says why")
+    return [standing.command for standing in stand.values() if standing.command]
 
 
 def show_status(answer: StackStatus) -> None:

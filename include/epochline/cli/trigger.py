@@ -11,6 +11,7 @@ from epochline.cli import connections, database, printing
 from epochline.cli.airflow_access import airflow_api
 from epochline.cli.airflow_runs import FINISHED, TaskState, new_run_id, why_it_failed, why_it_waits
 from epochline.cli.ledger import connection_of, next_step
+from epochline.cli.options import declared_pipelines
 from epochline.config import discovery
 from epochline.config.places import dags_folder
 from epochline.errors import EpochlineError, PipelinePausedError, StackError
@@ -31,7 +32,9 @@ T = TypeVar("T")
 
 
 def trigger(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name, which is the DAG's id.")],
+    pipeline: Annotated[
+        str, typer.Argument(help="The pipeline's name, which is the DAG's id.", autocompletion=declared_pipelines)
+    ],
     max_records: Annotated[int | None, typer.Option(min=1, help="Most offsets in the epoch.")] = None,
     note: Annotated[str | None, typer.Option(help="Kept with the epoch, and shown in Airflow.")] = None,
     unpause: Annotated[bool, typer.Option("--unpause", help="Unpause a paused DAG.")] = False,

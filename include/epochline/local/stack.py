@@ -174,7 +174,11 @@ class Stack:
                     " --spark-cluster`"
                 )
             credentials.ensure(self.home)
-            self._ports.settle(self._running())
+            crashed = [name for part in sorted(needed) for name in self._crashed(getattr(self, part))]
+            before = self._ports.known()
+            moved = [
+                name for name, port in self._ports.settle(self._running()).items() if before.get(name, port) != port
+            ]
             begun = time.monotonic()
 
             def ready(part: Part) -> None:
@@ -208,6 +212,12 @@ class Stack:
             for part in ("kafka", "spark", "airflow"):
                 if part in needed:
                     ready(getattr(self, part))
+            for name in crashed:
+                report(f"mended: {name} had crashed, and runs again")
+            for name in moved:
+                report(
+                    f"mended: another program has port {before[name]} of {name}, which has {self._ports.get(name)} now"
+                )
 
     def down(self, wipe: bool = False, report: Callable[[str], None] = lambda _line: None) -> None:
         """Stop the servers of this stack. Its data stays unless `wipe` is set."""
@@ -253,7 +263,7 @@ class Stack:
     def _part(self, part: Part) -> dict[str, Any]:
         pids = part.pids
         state, detail = State.STOPPED, ""
-        crashed = [name for name, daemon in part.daemons.items() if daemon.crashed]
+        crashed = self._crashed(part)
         if crashed:
             state, detail = State.CRASHED, f"{', '.join(crashed)} crashed; run `epochline up` to start it again"
         elif all(pids.values()):
@@ -269,6 +279,10 @@ class Stack:
             "pids": pids,
             "logs": [daemon.log for daemon in part.daemons.values()],
         }
+
+    @staticmethod
+    def _crashed(part: Part) -> list[str]:
+        return [name for name, daemon in part.daemons.items() if daemon.crashed]
 
     def _running(self) -> set[str]:
         running = {part.name for part in (self.postgres, self.kafka, self.spark) if part.pid is not None}

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.base import RequestResponseEndpoint
 
-from epochline.airflow.pages import act_routes, quarantine, scraping, views
+from epochline.airflow.pages import act_routes, quarantine, scraping, views, why
 from epochline.airflow.pages.access import (
     declared,
     edits,
@@ -144,6 +144,12 @@ def one_record(request: Request, dag_id: str, place: Annotated[quarantine.Place,
     """One record: its place, reason, bytes and headers."""
     view = read(partial(quarantine.record_view, pipeline=dag_id, place=place), inspect=True)
     return page("record.html", path_of(request), view=view)
+
+
+@html.get("/pipelines/{dag_id}/why", dependencies=[Depends(may_read_dag), Depends(may_edit_dag)])
+def why_a_row(request: Request, dag_id: str, asked: Annotated[why.WhyQuery, Query()]) -> Response:
+    """What made the rows of a key in a target."""
+    return page("why.html", path_of(request), name=dag_id, asked=asked, view=why.why_view(dag_id, asked))
 
 
 @json.get("/pipelines/{dag_id}/quarantine", dependencies=[Depends(may_read_dag)])

@@ -23,8 +23,8 @@ _Epoch = Annotated[int, Query(ge=1, le=2**63 - 1)]
 _Offset = Annotated[int, Query(ge=0, le=2**63 - 1)]
 _Partition = Annotated[int, Query(ge=0, le=2**31 - 1)]
 # PostgreSQL keeps no text with a NUL.
-_WITHOUT_NUL = r"^[^\x00]*$"
-_Topic = Annotated[str, Query(max_length=1000, pattern=_WITHOUT_NUL)]
+WITHOUT_NUL = r"^[^\x00]*$"
+_Topic = Annotated[str, Query(max_length=1000, pattern=WITHOUT_NUL)]
 
 
 class Place(BaseModel):
@@ -42,7 +42,7 @@ class QuarantineFilter(PageFilter):
     """Which records a page shows: of an epoch, of a time, of a reason, after a place."""
 
     epoch: _Epoch | None = None
-    reason: Annotated[str | None, Query(max_length=1000, pattern=_WITHOUT_NUL)] = None
+    reason: Annotated[str | None, Query(max_length=1000, pattern=WITHOUT_NUL)] = None
     since: datetime | None = None
     until: datetime | None = None
     after_epoch: _Epoch | None = None
@@ -154,9 +154,9 @@ def record_view(ledger: Snapshot, pipeline: str, place: Place) -> RecordView | N
     if not record.rows:
         return None
     row = record.rows[0]
-    parts = [_bytes(name, row[name], row[f"{name}_bytes"]) for name in ("key", "value")]
+    parts = [bytes_of(name, row[name], row[f"{name}_bytes"]) for name in ("key", "value")]
     headers = [
-        _bytes(str(name), None if value is None else base64.b64decode(value)) for name, value in row["headers"] or []
+        bytes_of(str(name), None if value is None else base64.b64decode(value)) for name, value in row["headers"] or []
     ]
     chosen = place.model_dump(exclude={"epoch"})
     if not row["is_current"]:
@@ -167,7 +167,8 @@ def record_view(ledger: Snapshot, pipeline: str, place: Place) -> RecordView | N
     )  # fmt: skip
 
 
-def _bytes(name: str, content: bytes | memoryview | None, size: int | None = None) -> Bytes:
+def bytes_of(name: str, content: bytes | memoryview | None, size: int | None = None) -> Bytes:
+    """A key, a value or a header as pages show it; ``size`` if the content is the beginning of more bytes."""
     if content is None:
         return Bytes(name=name, size=0, text="none", hex=(), cut=False)
     first = bytes(content)[:SHOWN_BYTES]

@@ -19,19 +19,19 @@ SELECT r.topic, r.topic_id, r.partition, r.start_offset, r.until_offset, r.recor
        r.records_skipped, r.records_quarantined, r.source_digest,
        (SELECT min(CASE WHEN o.chosen_by = 'adopted at truncation' THEN coalesce(l.until_offset, o.until_offset)
                    ELSE 0 END)
-        FROM epochline.committed_range o
-        LEFT JOIN epochline.committed_range l ON l.chosen_by = 'carried over'
+        FROM epochline.committed_ranges o
+        LEFT JOIN epochline.committed_ranges l ON l.chosen_by = 'carried over'
             AND (l.pipeline, l.generation, l.topic_id, l.partition, l.start_offset)
               = (o.pipeline, o.generation, o.topic_id, o.partition, o.until_offset)
         WHERE (o.pipeline, o.topic_id, o.partition) = (r.pipeline, r.topic_id, r.partition)
-          AND o.generation > e.generation AND o.start_offset IS NULL
+          AND o.generation > r.generation AND o.start_offset IS NULL
           AND starts_with(o.chosen_by, 'adopted at ')) AS replaced_from
-FROM epochline.planned_range r JOIN epochline.epoch e USING (pipeline, epoch_id)
+FROM epochline.offsets r
 WHERE r.pipeline = %(pipeline)s AND r.epoch_id = %(epoch_id)s ORDER BY r.topic, r.partition
 
 -- name: audited_quarantine
 -- The places of the records that an epoch set aside, whatever became of them since.
-SELECT topic, partition, "offset" FROM epochline.quarantined_record
+SELECT topic, partition, "offset" FROM epochline.quarantine
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 
 -- name: audited_claimed_records

@@ -263,3 +263,20 @@ CROSS JOIN LATERAL (
     SELECT jsonb_object_agg(d.sink, d.epochs) AS due
     FROM (SELECT r.sink, count(*) AS epochs FROM epochline.receipt r
           WHERE r.pipeline = p.pipeline AND r.shown_at IS NULL GROUP BY r.sink) d) d;
+
+-- What each declaration says of its tables. A view of whole declarations would show what authors put into options.
+CREATE OR REPLACE VIEW epochline.declared_tables AS
+SELECT d.hash AS declaration_hash, s.sink ->> 'table' AS declared, s.sink ->> 'mode' AS mode,
+       d.body ->> 'transform' IS NOT NULL AS transformed,
+       d.body ? 'state' OR d.body ? 'windows' AS keeps_state,
+       coalesce((s.sink ->> 'keep_unavailable')::boolean, false) AS keep_unavailable
+FROM epochline.declaration d CROSS JOIN LATERAL jsonb_array_elements(d.body -> 'sinks') s (sink)
+WHERE s.sink ? 'table';
+
+-- The connection of each Kafka that a declaration reads, by input; '' for the only source.
+CREATE OR REPLACE VIEW epochline.declared_kafka AS
+SELECT d.hash AS declaration_hash, i.input, i.source ->> 'connection' AS connection
+FROM epochline.declaration d CROSS JOIN LATERAL (
+    SELECT '' AS input, d.body -> 'source' AS source
+    UNION ALL SELECT n.key, n.value -> 'source' FROM jsonb_each(d.body #> '{source,inputs}') n) i
+WHERE i.source ? 'topics';
