@@ -77,7 +77,8 @@ class Progress:
     def worst(self) -> Outcome | Literal["unfinished"]:
         """The verdict."""
         found = {result.outcome for result in self.results.values()}
-        for outcome in ("different", "not recovered"):
-            if outcome in found:
-                return outcome  # type: ignore[return-value]
+        if "different" in found:
+            return "different"
+        if "not recovered" in found:
+            return "not recovered"
         return "unfinished" if self.left else "equal"

@@ -241,8 +241,8 @@ class Servers:
         if pipeline.writer_connection is not None:
             ids[pipeline.writer_connection] = postgres.dsn(database, login=JOB)
         brokers = json.dumps({"conn_type": "kafka", "extra": self.kafka})
-        named_kafka = (*pipeline.kafka_sources.values(), *pipeline.topics)
-        ids |= {one.connection: brokers for one in named_kafka}
+        ids |= {source.connection: brokers for source in pipeline.kafka_sources.values()}
+        ids |= {sink.connection: brokers for sink in pipeline.topics}
         return {**kept, **{f"AIRFLOW_CONN_{name.upper()}": url for name, url in ids.items()}}
 
     def _admin(self) -> Any:

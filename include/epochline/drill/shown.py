@@ -137,10 +137,11 @@ def _topic(kafka: Mapping[str, str], sink: KafkaTopic, topic: str) -> Content:
 
 def _files(sink: Files | CustomSink | Any) -> Content:
     path, form = (sink.path, sink.format) if isinstance(sink, Files) else (sink.options["path"], "json")
+    kind: Any = form  # The stubs know fewer formats than `dataset`.
     found: Counter[str] = Counter()
     for epoch in committed_files(path):
         if epoch.files:
-            table = pyarrow.dataset.dataset(list(epoch.files), format=form).to_table()
+            table = pyarrow.dataset.dataset(list(epoch.files), format=kind).to_table()
             rows = zip(*(table.column(name).to_pylist() for name in sorted(table.column_names)), strict=True)
             found.update(json.dumps([_plain(value) for value in row], ensure_ascii=False) for row in rows)
     return found
