@@ -32,7 +32,7 @@ RECOVERED = 5
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """Where the drill's servers are."""
+    """Where the drill's servers are: below the folder with the declarations, which must not take the drill's for one."""
     monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "home"))
     return tmp_path / "home" / "drills" / "people"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from epochline.adapters import Adapters
-from epochline.config.discovery import code_version
+from epochline.config.discovery import IGNORE_FILE, code_version
 from epochline.config.places import home_folder
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.version import VERSION
@@ -80,7 +80,11 @@ class Drill:
             SourceError: there is no record to copy, or Kafka refuses.
         """
         self._home.create()
+        # A DAGs folder above must not find the drill's declaration.
+        (self._home.root.parent / IGNORE_FILE).write_text("*\n")
         with self._alone():
+            # Before the code's version is taken, because these files may lie among the user's.
+            self._shadow.write(self._servers.dags, self._servers.functions)
             file = self._home.path("drill.json")
             progress = None if self._wanted.fresh else Progress.read(file, self._bound())
             try:
@@ -92,7 +96,6 @@ class Drill:
                 else:
                     known = counted(len(progress.results), "step")
                     self._report(f"going on after {known} of the drill that began {progress.begun}")
-                    self._shadow.write(self._servers.dags, self._servers.functions)
                 self._steps(progress)
             finally:
                 # A second Ctrl-C would leave servers behind.
@@ -126,7 +129,6 @@ class Drill:
         """Take from production what the drill needs. Afterwards nothing of it is reached any more."""
         declared, adapters = self._declared, self._adapters
         progress.begun = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
-        self._shadow.write(self._servers.dags, self._servers.functions)
         ranges = production.ranges_of(adapters, declared, self._wanted.records)
         if not ranges:
             raise SourceError(f"{declared.name}: {declared.source.described} has no record to copy. Nothing was run.")
