@@ -13,7 +13,7 @@ from epochline.protocol.quantities import counted, number
 
 _VERDICTS: Mapping[str, str] = {
     "equal": "After every kill the next run recovered, and everything was equal to the undisturbed run.",
-    "different": "After a kill, something was not equal to the undisturbed run.",
+    "different": "Something was not equal to the undisturbed run.",
     "not recovered": "After a kill, the next run did not recover.",
     "unfinished": "Everything so far was equal to the undisturbed run. Steps are left: the next call goes on.",
 }

@@ -163,6 +163,7 @@ class Servers:
         if marked:
             self._forget_markers()
         shutil.rmtree(self.files, ignore_errors=True)
+        self.files.mkdir(mode=0o700)  # The home of root's stack can be entered by anybody.
 
     def _forget_markers(self) -> None:
         reports = Reports(self.kafka, SOURCE)
