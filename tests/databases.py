@@ -17,7 +17,7 @@ from epochline.postgres.ledger.migrate import upgrade
 BY_HAND = "SET epochline.version TO 'by hand'"
 """Lets a session change the ledger's epochs, as a person may who knows what they do."""
 
-QUICK: Mapping[str, str] = {"scram_iterations": "1"}
+QUICK: Mapping[str, str] = {"scram_iterations": "1", "epochline.failpoints": "allowed"}
 """Settings for servers that many short sessions log in to: the passwords of a stack are random, so that the 4,096 rounds
 of the default guard nothing, and they are half of the 6.3 ms that a session takes to open."""
 

@@ -81,7 +81,7 @@ _ONE_PROCESS = {
     "crash of brokers": ("crash/test_f19_", "crash/test_f21_", "crash/test_promises_"),
     "spark": ("integration/spark",),
     # Each of these makes stacks, whose ports are chosen before they are taken: one such test at a time.
-    "stacks": ("e2e", "soak", "long", "integration/test_stack.py"),
+    "stacks": ("e2e", "soak", "long", "integration/test_stack.py", "integration/test_drill.py"),
 }
 """Tests that share servers which take long to start, or that may not run at the same time; the others share a process
 with their file only. The process that is free first takes the next group, so the long ones stand first."""

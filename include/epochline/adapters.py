@@ -38,7 +38,7 @@ class Adapters(Connections):
 
         With ``any_version``, only targets may be asked: there may be no ledger, or one of another version.
         """
-        from epochline.failpoints import watched
+        from epochline.failpoints import armed, watched
         from epochline.postgres.ledger.transactions import LOCK_TIMEOUT_SECONDS, PostgresLedger
         from epochline.sinks import sinks_by
 
@@ -53,6 +53,9 @@ class Adapters(Connections):
             sink_factory=sinks_by(self.kafka_settings),
             any_version=any_version,
         )
+        if armed():
+            with ledger.connection():  # It refuses before the first failpoint.
+                pass
         return watched(ledger)
 
     def offsets(self, pipeline: Pipeline, kafka: Callable[[str], OffsetSource] | None = None) -> OffsetSource:

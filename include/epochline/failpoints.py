@@ -9,8 +9,10 @@ the name, and in no later one; so the retry of a task succeeds. Actions:
 - ``raise``: raise an unexpected error;
 - ``sleep:SECONDS``.
 
-Before each action, its ``NAME`` is written as a line into the file that ``EPOCHLINE_FAILPOINT_RECORD`` names. An
-installation with ``EPOCHLINE_FAILPOINTS=forbidden`` refuses to run with a failpoint.
+A process with a failpoint works on no ledger whose server does not have ``epochline.failpoints = allowed`` in its
+settings, as servers of tests and of drills have. Before each action, its ``NAME`` is written as a line into the file
+that ``EPOCHLINE_FAILPOINT_RECORD`` names. An installation with ``EPOCHLINE_FAILPOINTS=forbidden`` refuses to run with a
+failpoint.
 
 Every call of a use case, a module of `epochline.coordinator`, on a port is a failpoint. It is named
 ``MODULE.PORT.METHOD`` (``commit.chain.advance``), where ports are the sides of a transaction, ``source`` and ``sink``.
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
 NAMED = "EPOCHLINE_FAILPOINT"
 RECORD = "EPOCHLINE_FAILPOINT_RECORD"
 SWITCH = "EPOCHLINE_FAILPOINTS"
+
+ALLOWING = "epochline.failpoints"
+"""The setting of a PostgreSQL server, or of a database, that lets a process with a failpoint work: ``allowed``."""
 
 KILLED = 137
 """Exit code of ``exit``, as a shell shows it after SIGKILL."""
@@ -155,6 +160,19 @@ def armed() -> bool:
         ConfigurationError: failpoints are forbidden here, or the failpoint does not exist.
     """
     return bool(_armed and _armed.faults)
+
+
+def refuse_here(allowed: str | None) -> None:
+    """Refuse a transaction of a process with a failpoint; ``allowed`` is what the database has for `ALLOWING`.
+
+    Raises:
+        ConfigurationError: as for `armed`, or the database allows no failpoints.
+    """
+    if armed() and allowed != "allowed":
+        raise ConfigurationError(
+            f"{NAMED} is set ({_armed._text!r}), and this database allows no failpoints. Nothing was done. Unset"
+            f" {NAMED}. Servers of tests and of drills have the setting {ALLOWING} = 'allowed'."
+        )
 
 
 def failpoint(name: str) -> None:

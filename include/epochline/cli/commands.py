@@ -31,6 +31,7 @@ _MODULES = (
     ("operations", "delete-savepoint restore drop pause resume actions savepoints janitor"),
     ("savepoint_files", "savepoint-export savepoint-import epoch-files"),
     ("run", "replay"),
+    ("drill", "drill"),
     ("trigger", "trigger"),
     ("demo.show", "demo"),
     ("examples", "examples"),

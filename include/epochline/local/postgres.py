@@ -229,6 +229,8 @@ class Postgres(Server):
             database = sql.Identifier(name)
             cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
             cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(database))
+            # Examples kill their runs, and never one on the stack's own ledger.
+            cursor.execute(sql.SQL("ALTER DATABASE {} SET epochline.failpoints = 'allowed'").format(database))
 
     def arrange_roles(self) -> None:
         """Run what the ledger's migration leaves to a DBA, and create the logins with few rights. Idempotent.

@@ -11,6 +11,8 @@ from pathlib import Path
 from epochline.local.home import FALLBACK
 from epochline.local.stack import Stack
 
+_OF_TESTS = {"epochline.failpoints": "allowed"}
+
 
 @contextmanager
 def temporary_postgres() -> Iterator[str]:
@@ -21,7 +23,7 @@ def temporary_postgres() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="epochline-pytest-"))
     try:
         # The rows outlive no power cut, so nothing waits for the disk.
-        stack = Stack(folder, postgres_settings={"fsync": "off", "full_page_writes": "off"})
+        stack = Stack(folder, postgres_settings={"fsync": "off", "full_page_writes": "off", **_OF_TESTS})
         stack.home.create()
         # Not the usual port, which all workers of a parallel run would find free at the same moment.
         stack.home.ports.write_text(json.dumps({"postgres": random.choice(FALLBACK)}))  # noqa: S311 - no secret

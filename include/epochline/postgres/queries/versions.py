@@ -10,6 +10,7 @@ from typing import Any
 
 from epochline.declare.version import VERSION
 from epochline.errors import VersionError
+from epochline.failpoints import ALLOWING, refuse_here
 from epochline.postgres.queries.session_settings import refuse_replica, set_local
 from epochline.postgres.queries.statements import Connection
 
@@ -17,7 +18,7 @@ MIGRATIONS = Path(__file__).parents[1] / "ledger" / "migrations"
 REVISIONS = {script.name[:4]: script for script in sorted(MIGRATIONS.glob("versions/*.sql"))}
 """The script of each revision, in order."""
 
-_ROLE = "SELECT current_setting('session_replication_role')"
+_ROLE = f"SELECT current_setting('session_replication_role'), current_setting('{ALLOWING}', true)"
 _VERSIONS = ", revision, oldest_version FROM (SELECT) AS one LEFT JOIN epochline.versions ON true"
 
 
@@ -38,17 +39,18 @@ def refuse_unfit(session: Connection, opened: tuple[Any, ...]) -> None:
     """Refuse a transaction that writes; ``opened`` is the row that `opening` gave.
 
     Raises:
-        ConfigurationError: the login's sessions fire no triggers.
+        ConfigurationError: the login's sessions fire no triggers, or a failpoint is set and not allowed here.
         VersionError: the ledger does not allow this version.
     """
     refuse_replica(session, opened[0])
-    if len(opened) > 1:
+    refuse_here(opened[1])
+    if len(opened) > 2:
         refuse_version(opened)
 
 
 def refuse_version(opened: tuple[Any, ...]) -> None:
     """Raise `VersionError` unless the ledger that gave this row of `opening` allows this version."""
-    _, revision, oldest = opened
+    *_, revision, oldest = opened
     if revision is None or revision < head_revision():
         raise VersionError(
             f"The ledger is at revision {revision}, and epochline {VERSION} needs {head_revision()}. Nothing was"
