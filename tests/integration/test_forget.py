@@ -3,6 +3,7 @@
 The value is searched for by a scan that knows nothing of the product: every table of the database, every file.
 """
 
+import base64
 import json
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,12 @@ from psycopg2 import sql
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Regex, Settings, Text
 from epochline.audit import EpochResult, audit
+from epochline.coordinator.epoch_file import leave_file
 from epochline.errors import ActionRefusedError, SavepointFileError
 from epochline.kafka.records import RecordReader
 from epochline.operations import ACTIONS, DAG_ACTIONS, Request
 from epochline.operations.replay import plan_replay
+from epochline.postgres.ledger import savepoints
 from tests.databases import query, set_aside
 from tests.integration.auditing import Findings, NothingLeft, audited
 from tests.integration.bench import UPSERT, NewBench, kv
@@ -107,6 +110,7 @@ def test_no_table_and_no_file_has_the_value_afterwards_and_epochs_go_on(counting
     it = counting
     before, others, wrong = found(it.dsn, HERS, home), found(it.dsn, OTHER), broken(it.sql, "orders", "t")
     assert len(before) >= 8, before
+    assert any(place.endswith(".zip") for place in before)
 
     said = forget(it, HERS, target=True)
 
@@ -122,7 +126,7 @@ def test_no_table_and_no_file_has_the_value_afterwards_and_epochs_go_on(counting
     assert (actor, reason, after["columns"]) == ("eve", "article 17, ticket 8", ["word"])
     assert after["erased"] == {
         "quarantine": 2, "before-images of t": 3, "savepoint first, state words": 1, "state words": 1,
-        "errors and refused rows": 2, "t": 1,
+        "errors and refused rows": 2, "target t": 1,
     }  # fmt: skip
 
 
@@ -209,7 +213,8 @@ def lines(dsn: str, *values: bytes, **declared: Any) -> InProcess:
 
 def test_a_quarantined_record_is_hers_by_its_key_by_todays_parse_or_by_a_member(postgres_dsn: str) -> None:
     """What only mentions the value, or cannot be read, is named and left, until it is asked for."""
-    it = lines(postgres_dsn, b"good=1", b"?", b"?", b"?", b"?", b"?", b"?")
+    sink = PostgresTable(table="t", mode="upsert", key="who", columns={"who": "text", "n": "smallint"})
+    it = lines(postgres_dsn, b"good=1", *[b"?"] * 7, sinks=sink)
     it.epoch()
     contents: list[tuple[bytes | None, bytes]] = [
         (HERS.encode(), b"\x00\x01broken"),
@@ -218,24 +223,30 @@ def test_a_quarantined_record_is_hers_by_its_key_by_todays_parse_or_by_a_member(
         (None, f"to {HERS}: hello".encode()),
         (None, b"\xff\xfe\x00"),
         (None, f"x{HERS}=7".encode()),
+        (None, b"of another"),
     ]
     for offset, (key, value) in enumerate(contents, start=1):
         statement = "UPDATE epochline.quarantined_record SET key = %s, value = %s, reason = 'bad' WHERE \"offset\" = %s"
         query(postgres_dsn, statement, psycopg2.Binary(key) if key else None, psycopg2.Binary(value), offset)
 
+    headers = json.dumps([["by", base64.b64encode(HERS.encode()).decode()]])
+    query(postgres_dsn, 'UPDATE epochline.quarantined_record SET headers = %s WHERE "offset" = 7', headers)
+
     lines_of_preview = previewed(it, f"who={HERS}")
-    forget(it, f"who={HERS}")
+    forget(it, HERS)
 
     assert "quarantine: 3 rows erased" in lines_of_preview
-    assert any("1 record left that mention it" in line and "orders/0/4" in line for line in lines_of_preview)
+    assert any(
+        "2 records left that mention it" in line and "orders/0/4, orders/0/7" in line for line in lines_of_preview
+    )
     assert any("1 record cannot be searched" in line for line in lines_of_preview)
     kept = it.sql('SELECT "offset" FROM epochline.quarantine WHERE value IS NOT NULL ORDER BY 1')
-    assert kept == [(4,), (5,), (6,)]
+    assert kept == [(4,), (5,), (6,), (7,)]
     erased = it.sql('SELECT reason, key FROM epochline.quarantine WHERE "offset" = 1')
     assert erased[0][0].endswith("by eve: article 17, ticket 8")
     assert erased[0][1] is None
 
-    forget(it, f"who={HERS}", quarantine_offsets=["orders/0/4", "orders/0/5"])
+    forget(it, f"who={HERS}", quarantine_offsets=["orders/0/4", "orders/0/5", "orders/0/7"])
 
     assert it.sql('SELECT "offset" FROM epochline.quarantine WHERE value IS NOT NULL ORDER BY 1') == [(6,)]
     with pytest.raises(ActionRefusedError, match="the quarantine of orders has no bytes of orders/0/4"):
@@ -371,6 +382,45 @@ def test_killed_half_way_it_has_done_nothing_and_is_done_by_a_repeat(counting: C
     forget(it, HERS, target=True)
     assert found(it.dsn, HERS, home) == []
     it.epoch(word("c", 9))
+
+
+def test_files_that_could_not_be_deleted_are_deleted_by_a_repeat(counting: Counting, home: Path) -> None:
+    """The files go after the commit: a crash between the two leaves them to the next call."""
+    it, folder, aside = counting, home / "epochs" / "orders", home / "aside"
+    folder.rename(aside)
+    folder.touch()
+    with pytest.raises(SavepointFileError):
+        forget(it, HERS, target=True)
+    folder.unlink()
+    aside.rename(folder)
+    left = found(it.dsn, HERS, home)
+
+    forget(it, HERS, target=True)
+
+    assert left
+    assert all(place.endswith(".zip") for place in left)
+    assert found(it.dsn, HERS, home) == []
+
+
+def test_a_file_that_another_process_writes_meanwhile_does_not_appear(counting: Counting, home: Path) -> None:
+    """It has read the state before the erasure, and would get its name after the files were deleted."""
+    it, settings = counting, {"epoch_files": {"value": "epochs"}, "epoch_files_kept": {"value": 10}}
+    for file in (home / "epochs" / "orders").iterdir():
+        file.unlink()
+    write_file = savepoints.write_file
+
+    def slowly(*given: Any, **more: Any) -> None:
+        write_file(*given, **more)
+        forget(it, HERS, target=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(savepoints, "write_file", slowly)
+        leave_file(it.ledger, "orders", settings)
+
+    assert found(it.dsn, HERS, home) == []
+    leave_file(it.ledger, "orders", settings)
+    assert len(list((home / "epochs" / "orders").iterdir())) == 1
+    assert found(it.dsn, HERS, home) == []
 
 
 def test_epochs_that_run_meanwhile_are_committed_and_write_nothing_back(counting: Counting, home: Path) -> None:

@@ -1,8 +1,7 @@
 """Leave a file for each committed epoch, for people. The ledger is the truth: losing a file loses nothing."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from epochline.config.resolve import epoch_folder, recorded_value
@@ -37,14 +36,3 @@ def leave_file(ledger: Ledger, pipeline: str, settings: Mapping[str, Any]) -> tu
     if written is not None:
         log.info("epoch_file.written pipeline=%s file=%s", pipeline, written)
     return ()
-
-
-def delete_files(ledger: Ledger, pipeline: str, folders: Iterable[str]) -> Mapping[Path, int]:
-    """Delete the epoch files of a pipeline in the folders that settings named; return how many, by folder.
-
-    Raises:
-        SavepointFileError: a folder cannot be read or written; a repeat deletes what is left.
-    """
-    paths = [epoch_folder(folder, pipeline) for folder in folders]
-    with ledger.transaction() as tx:
-        return {path: tx.erasures.delete_files(path) for path in paths}

@@ -1,5 +1,6 @@
 """Forget a key: erase a person's values from what epochs keep beside their targets, and from targets if asked."""
 
+import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,12 +11,11 @@ from typing import Any
 from pydantic import Field
 
 from epochline.coordinator.discard import sweep
-from epochline.coordinator.epoch_file import delete_files
 from epochline.declare.parsers import Json
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Afterwards, Case, DirectAction, Parameters, Request, refused
-from epochline.ports import StoredRecord, Transaction
+from epochline.ports import RecordPlace, StoredRecord, Transaction
 from epochline.protocol.quantities import counted
 
 _SHOWN = 10
@@ -65,6 +65,9 @@ class Forget(DirectAction[ForgetParameters, None]):
                 f"committed epochs wait in the outbox of {', '.join(sorted(due))} and may hold the values; run"
                 f" `epochline publish {pipeline}` first."
             )
+        records = _Records(tx, case, declared, key)
+        records.refuse_unknown(asked.quarantine_offsets)
+        # Last, because it locks state, for which a commit would wait.
         held = tx.erasures.holdings(pipeline, key)
         if held.obstacle is not None:
             return refused(held.obstacle)
@@ -73,11 +76,9 @@ class Forget(DirectAction[ForgetParameters, None]):
                 f"{held.needs_target} still has rows of the key, and a restore puts their before-images back: erase"
                 " both with --target, or let a tombstone delete the rows first."
             )
-        records = _Records(tx, case, declared, key)
-        records.refuse_unknown(asked.quarantine_offsets)
         numbers = {"quarantine": len(records.hers), **held.copies, "errors and refused rows": held.texts}
         if asked.target:
-            numbers |= held.targets
+            numbers |= {f"target {table}": rows for table, rows in held.targets.items()}
         erased = {place: rows for place, rows in numbers.items() if rows}
         lines = [f"{place}: {counted(rows, 'row')} erased" for place, rows in erased.items()] or ["nothing holds it"]
         lines += [
@@ -106,16 +107,15 @@ class Forget(DirectAction[ForgetParameters, None]):
                 " changed."
             )
         tx.targets.allow_time(declared.commit_statement_timeout)
-        records = [record.place for record in _Records(tx, case, declared, key).hers]
-        tx.erasures.erase(
-            pipeline, key, records, targets=case.parameters.target, by=request.actor, why=request.reason.strip()
-        )
-        folders = tx.erasures.folders(pipeline) if tx.erasures.has_state(pipeline) else ()
+        records = _Records(tx, case, declared, key).hers
+        by, why = request.actor.strip(), request.reason.strip()
+        tx.erasures.erase(pipeline, key, records, targets=case.parameters.target, by=by, why=why)
 
         def afterwards() -> Sequence[str]:
             lines = [f"the key is forgotten by {pipeline}"]
-            for path, files in delete_files(ledger, pipeline, folders).items():
-                lines.append(f"{counted(files, 'epoch file')} deleted in {path}")
+            with ledger.transaction() as later:
+                for folder, files in later.erasures.delete_files(pipeline).items():
+                    lines.append(f"{counted(files, 'epoch file')} deleted in {folder}")
             sweep(ledger, pipeline)
             with ledger.transaction() as later:
                 left = len(later.attempts.left_over(pipeline))
@@ -168,7 +168,7 @@ class _Records:
     case: Case[ForgetParameters, None]
     declared: Pipeline
     key: Mapping[str, str]
-    hers: list[StoredRecord] = field(default_factory=list)
+    hers: list[RecordPlace] = field(default_factory=list)
     mentioning: list[str] = field(default_factory=list)
     unreadable: int = 0
     named: set[str] = field(default_factory=set)
@@ -185,16 +185,21 @@ class _Records:
             for record, rows in zip(page, parsed, strict=True):
                 if str(record) in asked:
                     self.named.add(str(record))
-                    self.hers.append(record)
+                    self.hers.append(record.place)
                 elif self._is_hers(record, rows, names):
-                    self.hers.append(record)
+                    self.hers.append(record.place)
                 elif any(map(self._mentioned, (record.key, record.value, _headers(record), record.reason.encode()))):
                     self.mentioning.append(str(record))
                 elif not rows and not (_is_text(record.key) and _is_text(record.value)):
                     self.unreadable += 1
 
     def _is_hers(self, record: StoredRecord, rows: Iterable[Mapping[str, Any]], names: Mapping[str, set[str]]) -> bool:
-        if len(self.key) == 1 and record.key is not None and record.key == next(iter(self.key.values())).encode():
+        # The key of a record is that of a table's row, if the table has a key of one column.
+        if record.key is not None and any(
+            self.key.keys() == {*table.key} and record.key == self.key[table.key[0]].encode()
+            for table in (*self.declared.targets, *self.declared.states)
+            if len(table.key) == 1
+        ):
             return True
         if any(all(_same(row.get(column), value) for column, value in self.key.items()) for row in rows):
             return True
@@ -236,8 +241,9 @@ def _mentions(value: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
-def _headers(record: StoredRecord) -> bytes | None:
-    return None if record.headers is None else json.dumps(record.headers).encode()
+def _headers(record: StoredRecord) -> bytes:
+    values = [base64.b64decode(value) for _, value in record.headers or () if value]
+    return b"\n".join([*((name or "").encode() for name, _ in record.headers or ()), *values])
 
 
 def _is_text(content: bytes | None) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Protocol
 
 RecordPlace = tuple[int, str, int, int]
@@ -95,8 +94,11 @@ class Erasures(Protocol):
     def folders(self, pipeline: str) -> Sequence[str]:
         """The settings ``epoch_files`` that epochs were planned with."""
 
-    def delete_files(self, folder: Path) -> int:
-        """Delete the epoch files of a folder, and what killed writers left. `SavepointFileError`: it cannot be read."""
+    def delete_files(self, pipeline: str) -> Mapping[str, int]:
+        """Delete the epoch files of a pipeline that ever had state, and what killed writers left.
+
+        Returns how many there were, by folder. `SavepointFileError`: one cannot be read or written; a repeat goes on.
+        """
 
 
 Parsed = Sequence[Sequence[Mapping[str, Any]]]

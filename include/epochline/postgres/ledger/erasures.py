@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg2
 from psycopg2 import sql
 
+from epochline.config.resolve import epoch_folder
 from epochline.declare.columns import DELETED_AT
 from epochline.declare.names import deleted_keys_table, split_table
 from epochline.errors import ActionRefusedError, TargetError
@@ -256,5 +256,6 @@ class PostgresErasures(InTransaction):
     def folders(self, pipeline: str) -> Sequence[str]:
         return self._run("folders_of_pipeline", pipeline=pipeline).scalars()
 
-    def delete_files(self, folder: Path) -> int:
-        return delete_all(folder)
+    def delete_files(self, pipeline: str) -> Mapping[str, int]:
+        folders = self.folders(pipeline) if self.has_state(pipeline) else ()
+        return {str(path): delete_all(path) for path in (epoch_folder(folder, pipeline) for folder in folders)}
