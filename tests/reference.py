@@ -92,6 +92,7 @@ EXAMPLES = {
     "FailureRate": "FailureRate(max_failures=3, interval=300, delay=10)",
     "Endless": "Endless(delay=10)",
     "NoRestart": "NoRestart()",
+    "Retention": "Retention(quarantined=timedelta(days=90), before_images=timedelta(days=14))",
 }
 """A valid example by class, in the order of the page."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from epochline.declare.inputs import Input, Sources
     from epochline.declare.parsers import Bytes, Json, Regex, Text
     from epochline.declare.pipeline import Pipeline
-    from epochline.declare.settings import Endless, FailureRate, FixedDelay, NoRestart, Settings
+    from epochline.declare.settings import Endless, FailureRate, FixedDelay, NoRestart, Retention, Settings
     from epochline.declare.source import CustomSource, FromGroup, FromOffsets, FromTimestamp, KafkaSource
     from epochline.declare.state import StateTable
     from epochline.declare.table import PostgresTable
@@ -50,6 +50,7 @@ __all__ = [
     "Pipeline",
     "PostgresTable",
     "Regex",
+    "Retention",
     "Session",
     "Settings",
     "Sliding",
@@ -74,7 +75,7 @@ _MODULES = {
     "declare.avro": ("Avro",),
     "declare.parsers": ("Bytes", "Json", "Regex", "Text"),
     "declare.pipeline": ("Pipeline",),
-    "declare.settings": ("Endless", "FailureRate", "FixedDelay", "NoRestart", "Settings"),
+    "declare.settings": ("Endless", "FailureRate", "FixedDelay", "NoRestart", "Retention", "Settings"),
     "declare.source": ("CustomSource", "FromGroup", "FromOffsets", "FromTimestamp", "KafkaSource"),
     "declare.state": ("StateTable",),
     "declare.table": ("PostgresTable",),

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epochline.declare.pipeline import Pipeline
-from epochline.ports import Ledger, Savepoints
+from epochline.ports import Erasures, Ledger, Savepoints
 from epochline.protocol.sink import Sink
 from tests.in_memory.attempts import FakeAttempts, FakeJob
 from tests.in_memory.chain import FakeChain
 from tests.in_memory.epochs import FakeEpochs
 from tests.in_memory.operators import FakeHistory, FakeOperators
 from tests.in_memory.receipts import FakeReceipts
-from tests.in_memory.rows import Rows
+from tests.in_memory.rows import Rows, Side
 from tests.in_memory.targets import FakeQuarantine, FakeStates, FakeTargets
 
 
@@ -62,6 +62,7 @@ class FakeTransaction:
         self.operators = FakeOperators(self)
         self.history = FakeHistory(self)
         self.states = FakeStates(self)
+        self.erasures = FakeErasures(self)
         self.receipts = FakeReceipts(self)
         self.job = FakeJob(self)
         """What a Spark job would write; no side of a real transaction."""
@@ -78,5 +79,22 @@ class FakeTransaction:
         )
 
 
+class FakeErasures(Side):
+    """Implements `epochline.ports.Erasures`: nothing is too old, and nothing is erased."""
+
+    def retentions(self) -> Mapping[str, Mapping[str, float]]:
+        return {}
+
+    def expire(self, pipeline: str, kind: str, age: float, at_most: int) -> int:
+        return 0
+
+    def erased(self, pipeline: str, epochs: Sequence[int]) -> Sequence[str]:
+        return ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(f"a FakeLedger erases nothing ({name}): try forget on PostgreSQL")
+
+
 if TYPE_CHECKING:
+    _ERASURES: type[Erasures] = FakeErasures
     _LEDGER: type[Ledger] = FakeLedger

@@ -96,7 +96,7 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     shop.declare("latest" if action == "extend-back" else "earliest", bounds)
     shop.topic(10)
     shop.migrate()
-    if action in ("accept-state", "accept-ledger", "savepoint", "restore", "delete-savepoint"):
+    if action in ("accept-state", "accept-ledger", "savepoint", "restore", "delete-savepoint", "forget"):
         shop.commit()
     if action == "accept-state":
         shop.declare(more=STATE)

@@ -1,60 +1,16 @@
 """State that was changed outside of epochs, also past its triggers: found by the next plan, the commit and an audit."""
 
-from typing import Any
-
 import pytest
 from psycopg2 import sql
 
-from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
-from epochline.coordinator import Plan
 from epochline.errors import EpochlineError, LedgerError, StateError
 from epochline.local.stack import Stack
 from epochline.operations import ACTIONS
-from epochline.postgres.ledger.job_session import transaction
-from epochline.protocol.staging import StagingTicket
-from tests.contract.worlds import end_by_hand, seen_in
 from tests.crash.reliability import Recovery
-from tests.databases import query
 from tests.driver import epoch_of
-from tests.integration.auditing import NothingLeft, audited
-from tests.integration.bench import IN_PUBLIC, Bench, Row
+from tests.integration.counting import Counting
 from tests.integration.logins import superuser
 from tests.integration.operating import act
-
-COLUMNS = {"word": "text", "count": "bigint"}
-
-
-class Counting(Bench):
-    """A pipeline that counts words in a state table; the rows given to an epoch are what its transform returns."""
-
-    def __init__(self, dsn: str, superuser: str) -> None:
-        super().__init__(dsn, PostgresTable(table="t", columns=COLUMNS), COLUMNS, create=False)
-        self.superuser = superuser
-        self.pipeline = Pipeline(
-            name="orders", source=KafkaSource(topics="orders"), parse=Text(), transform="pipelines.word_count:count",
-            sinks=[PostgresTable(table="t", mode="upsert", key="word", columns=COLUMNS, aggregated=True, before_images=9)],
-            state=[StateTable(table="words", key="word", columns=COLUMNS, keys="pipelines.word_count:words")],
-        )  # fmt: skip
-        self.create()
-
-    def stage(self, planned: Plan, *rows: Row) -> StagingTicket:  # type: ignore[override]
-        ticket = self.attempt(planned, epoch_of(planned).run)
-        seen = {("orders", one.tp.partition): seen_in(one) for one in planned.ranges}
-        with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
-            for row in rows:
-                for table in ("t", "words"):
-                    self._insert(cursor, ticket.table(table), row, 0, 0)
-            end_by_hand(cursor, ticket, {"t": len(rows), "words": len(rows)}, seen)
-        return ticket
-
-    def by_superuser(self, *statements: str) -> None:
-        query(self.superuser, "; ".join(statements), options=IN_PUBLIC)
-
-    def audited(self) -> list[str]:
-        return audited(self.dsn, "orders", NothingLeft())
-
-    def counts(self, table: str = "words") -> list[tuple[Any, ...]]:
-        return self.sql(f"SELECT word, count FROM {table} ORDER BY 1")  # type: ignore[no-any-return]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
 """
 
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, SinkResult, Summary
-from epochline.audit.preview import ParsedRecords, preview_ranges
+from epochline.audit.preview import ParsedRecords, parse_again, preview_ranges
 from epochline.audit.run import audit
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "SinkResult",
     "Summary",
     "audit",
+    "parse_again",
     "preview_ranges",
 ]

@@ -1,18 +1,22 @@
 """Parses records that no epoch has read yet in this process, and finds functions that break their contract."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 
-from epochline.arrow.cast.batches import record_batch
+from epochline.arrow.cast.batches import SOURCE_SCHEMA, record_batch, stored_record
+from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.preview import ParsedRecords, RecordParser
+from epochline.declare.names import ledger_prefix
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError
 from epochline.kafka.records import RecordReader
 from epochline.protocol.offsets import PlannedRange
 from epochline.sources.reading import SourceReader
 
-__all__ = ["ParsedRecords", "preview_ranges"]
+__all__ = ["ParsedRecords", "parse_again", "preview_ranges"]
 
 
 def preview_ranges(
@@ -57,3 +61,28 @@ def breaches(pipeline: Pipeline) -> Iterator[str]:
             return
         except Exception:  # noqa: S112 - as the docstring says
             continue
+
+
+def parse_again(pipeline: Pipeline, records: Sequence[Any]) -> list[list[dict[str, Any]]]:
+    """The rows that today's parse makes of each stored record: none where it refuses, fails, or cannot be imported.
+
+    A record has the fields of a row of the quarantine.
+    """
+    lenient = pipeline.model_copy(update={"bad_records": "quarantine"})
+    flows = {}
+    for name, spec in lenient.specs.items():
+        with suppress(Exception):  # a function of the user's may not be here
+            flows[ledger_prefix(name)] = BatchRows(spec, ())
+    return [_rows_of_record(flows, record) for record in records]
+
+
+def _rows_of_record(flows: Mapping[str, BatchRows], record: Any) -> list[dict[str, Any]]:
+    stored = stored_record(
+        record.topic, record.partition, record.offset, record.record_timestamp, record.key, record.value, record.headers
+    )
+    batch = pa.RecordBatch.from_pylist([stored], schema=SOURCE_SCHEMA)
+    for prefix, flow in flows.items():
+        if record.topic.startswith(prefix):
+            with suppress(Exception):  # nor need it take the record
+                return list(flow.parse_only(batch)[0].to_pylist())
+    return []

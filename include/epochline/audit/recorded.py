@@ -1,6 +1,7 @@
 """Reads committed epochs from the ledger for an audit."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +46,33 @@ class RecordedRange:
     counts: PartitionCounts
     replaced_from: int | None = None
     """The offset from which a truncated log may hold other records than the epoch read; None if it was not adopted."""
+
+
+class Erased:
+    """What was erased of some epochs, by rows of the statement ``audited_erasures``."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._places = {(row.sink, row.topic, row.partition, row.offset) for row in rows}
+
+    def explains(self, where: str, kind: str, place: tuple[str | None, int | None, int | None]) -> bool:
+        """Whether a difference is one: a row that is missing, bytes that changed, or the row of a requeued record."""
+        requeued = kind == "extra" and where != "quarantine" and ("requeue", *place) in self._places
+        return requeued or (
+            kind == ("changed" if where == "quarantine" else "missing") and (where, *place) in self._places
+        )
+
+    def rows(self, epoch_id: int, sink: str) -> int:
+        """The number of rows of an epoch that were erased from a target."""
+        return sum(row.rows for row in self._rows if (row.epoch_id, row.sink) == (epoch_id, sink))
+
+    def notes(self) -> Iterator[tuple[int, str]]:
+        """For each epoch, what was erased, when, by whom and why."""
+        numbers: Counter[tuple[int, str, str]] = Counter()
+        for row in self._rows:
+            numbers[row.epoch_id, row.sink, row.said] += row.rows
+        for (epoch_id, where, said), number in numbers.items():
+            yield epoch_id, f"{where}: {number} not compared: {said}"
 
 
 class Recorded:
@@ -95,6 +123,11 @@ class Recorded:
     def set_aside(self, epoch: RecordedEpoch) -> SetAside:
         """The records that an epoch put into the quarantine, requeued ones included."""
         return frozenset((row.topic, row.partition, row.offset) for row in self._ask("audited_quarantine", epoch))
+
+    def erased(self, epochs: Sequence[RecordedEpoch]) -> Erased:
+        """What was erased of these epochs."""
+        ids = [epoch.epoch_id for epoch in epochs]
+        return Erased(execute(self._connection, "audited_erasures", pipeline=self._pipeline, epochs=ids))
 
     def claims(self, epoch: RecordedEpoch) -> int:
         """How many quarantined records a requeue epoch claimed."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, SinkResult, Summary
 from epochline.audit.reading import RangeReader, flow_of
-from epochline.audit.recorded import Recorded, RecordedEpoch, RecordedRange, together
+from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
 from epochline.audit.session import AuditSession, open_session
 from epochline.declare.pipeline import Pipeline
@@ -71,6 +71,7 @@ class _Audit:
         """Epoch, topic and partition of the ranges that lost records to compaction."""
         self._broken: dict[int, str] = {}
         """By epoch, the reason why its rows cannot be compared although those of other epochs can."""
+        self._erased = Erased(())
 
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.snapshot():
@@ -97,6 +98,7 @@ class _Audit:
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
             set_aside = {epoch.epoch_id: self._recorded.set_aside(epoch) for epoch in group}
+            self._erased = self._recorded.erased(group)
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Read again for each group: retention deletes records while an audit runs.
@@ -129,6 +131,8 @@ class _Audit:
                 if broken is not None:
                     self._broken[epoch.epoch_id] = broken
             self._compare(results, compared, expected)
+        for epoch_id, note in self._erased.notes():
+            results[epoch_id].notes.append(note)
         self._count_rows(results, group, declared)
         for epoch in group:
             self._finish(results[epoch.epoch_id], epoch)
@@ -206,7 +210,8 @@ class _Audit:
                 self._row_differs(results, "quarantine", difference)
 
     def _row_differs(self, results: Mapping[int, EpochResult], where: str, row: RowDifference) -> None:
-        if row.kind == "extra" and (row.epoch_id, row.topic, row.partition) in self._thinned:
+        thinned = row.kind == "extra" and (row.epoch_id, row.topic, row.partition) in self._thinned
+        if thinned or self._erased.explains(where, row.kind, (row.topic, row.partition, row.offset)):
             return
         if row.epoch_id is not None:
             results[row.epoch_id].differences += 1
@@ -235,7 +240,8 @@ class _Audit:
                 sealed = {epoch.epoch_id: self._recorded.sealed_rows(epoch) for epoch in uncompared}
             counts = {} if gone else count_by_epoch(self._connection, sink.table, list(sealed))
             for epoch_id, rows in sealed.items():
-                was, now = rows.get(sink.table, 0), counts.get(epoch_id, 0)
+                was = rows.get(sink.table, 0) - self._erased.rows(epoch_id, sink.table)
+                now = counts.get(epoch_id, 0)
                 if was != now:
                     self._differs(results[epoch_id], sink.table, "count", f"{was} rows were sealed, {now} are there")
 

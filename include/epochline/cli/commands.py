@@ -28,7 +28,7 @@ _MODULES = (
     ("sql", "sql"),
     ("audit", "audit"),
     ("operations", "abort approve declare-loss adopt-topic requeue extend-back accept-state accept-ledger savepoint"),
-    ("operations", "delete-savepoint restore drop pause resume actions savepoints janitor"),
+    ("operations", "delete-savepoint restore forget drop pause resume actions savepoints janitor"),
     ("savepoint_files", "savepoint-export savepoint-import epoch-files"),
     ("run", "replay"),
     ("drill", "drill"),

@@ -20,8 +20,10 @@ from epochline.cli import connections, printing
 from epochline.cli.options import AsJson, Name, OwnConnection
 from epochline.config import discovery
 from epochline.config.connections import POSTGRES
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, DeclarationError
 from epochline.operations import ACTIONS, STALE_AFTER, Action, DirectAction, EpochAction, Request, Subject, tidy
+from epochline.ports import Parsed, StoredRecord
 from epochline.protocol.changes import words
 from epochline.protocol.epoch import Run
 
@@ -132,7 +134,14 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
         return Subject(name=pipeline, ledger=connections.adapters().ledger(connection or POSTGRES))
     adapters = connections.adapters()
     ledger = adapters.ledger(declared if connection is None else connection)
-    return Subject(name=pipeline, ledger=ledger, declared=declared, source=adapters.offsets(declared))
+    source = adapters.offsets(declared)
+    return Subject(name=pipeline, ledger=ledger, declared=declared, source=source, parse=_parse)
+
+
+def _parse(pipeline: Pipeline, records: Sequence[StoredRecord]) -> Parsed:
+    from epochline.audit import parse_again
+
+    return parse_again(pipeline, records)
 
 
 def actor() -> str:

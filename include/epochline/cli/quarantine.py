@@ -98,7 +98,7 @@ def _list(pipeline: str, rows: list[dict[str, Any]], waiting: int, epoch: int | 
         least=("time", "key", "requeued by"),
     )  # fmt: skip
     if not waiting:
-        printing.say("each of them was requeued, or belongs to an earlier generation")
+        printing.say("each of them was requeued or erased, or belongs to an earlier generation")
         return
     chosen = [f"--epoch {epoch}"] if epoch else []
     chosen += [f"--like {shlex.quote(reason)}"] if reason else []
@@ -135,6 +135,8 @@ def _show_one(pipeline: str, row: dict[str, Any]) -> None:
             printing.say(line)
     if row["requeued_by"] is not None:
         printing.say(f"requeued by epoch {row['requeued_by']} at {printing.text(row['requeued_at'])}")
+        return
+    if row["erased_at"] is not None:
         return
     chosen = [f"--topic {shlex.quote(row['topic'])}", f"--partition {row['partition']}", f"--offset {row['offset']}"]
     chosen += [] if row["is_current"] else [f"--generation {row['generation']}"]

@@ -14,8 +14,18 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from epochline.config.places import home_folder, project_folder
+from epochline.declare.base import DeclarationModel
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.settings import Endless, NoRestart, OnCancel, PerRun, RestartStrategy, Settings, profile
+from epochline.declare.settings import (
+    Endless,
+    NoRestart,
+    OnCancel,
+    PerRun,
+    RestartStrategy,
+    Retention,
+    Settings,
+    profile,
+)
 from epochline.errors import ConfigurationError, DeclarationError
 
 _STRATEGY: TypeAdapter[RestartStrategy] = TypeAdapter(RestartStrategy)
@@ -32,6 +42,7 @@ _NOT_PER_RUN = {
     "epoch_files": "the files of a pipeline's epochs lie in one folder",
     "epoch_files_kept": "it counts files of several epochs",
     "quarantining_above": "it says when a pipeline needs somebody, whatever one run does",
+    "retention": "it says how long the ledger keeps what several runs left",
     "profile": "it belongs to the declaration",
 }
 
@@ -55,6 +66,7 @@ class ResolvedSettings:
     epoch_files: str | None
     epoch_files_kept: int
     quarantining_above: float
+    retention: Retention
     decided_by: Mapping[str, str]
     """Per setting ``default``, ``file``, ``profile NAME``, ``declaration`` or ``run conf``."""
     notes: tuple[str, ...] = ()
@@ -67,8 +79,8 @@ class ResolvedSettings:
 def _plain(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, RestartStrategy.__origin__):  # type: ignore[attr-defined]
-        return {name: _plain(field) for name, field in value}
+    if isinstance(value, DeclarationModel):
+        return {name: _plain(field) for name, field in value if field is not None}
     return value
 
 
@@ -130,6 +142,7 @@ def resolve_settings(
         epoch_files=decide("epoch_files", None),
         epoch_files_kept=decide("epoch_files_kept", 10),
         quarantining_above=decide("quarantining_above", 0.1),
+        retention=decide("retention", Retention()),
         decided_by=decided_by,
         notes=tuple(notes),
     )

@@ -215,6 +215,9 @@ STAGED_PLACE = {"_part": "integer", "_seq": "bigint"}
 DELETED = "_deleted"
 """Boolean column of an upsert sink's staging: true for a tombstone that deletes its key."""
 
+DELETED_AT = "_epochline_deleted_at"
+"""Column of a table of deleted keys: the time of the key's newest tombstone."""
+
 UNAVAILABLE = "_unavailable"
 """Names of the columns whose values a record does not give: a list in parsed rows, a JSON array in staging."""
 

@@ -369,7 +369,7 @@ class Pipeline(DeclarationModel):
         """The declaration as canonical JSON, as the ledger keeps it and `declaration_hash` hashes it."""
         unset = {name for name in ("state", "windows", "wake_on_data", "bounds") if not getattr(self, name)}
         fields = self.model_dump(mode="json", exclude=unset)
-        for name in ("epoch_files", "epoch_files_kept"):
+        for name in ("epoch_files", "epoch_files_kept", "retention"):
             if fields["settings"][name] is None:  # left out for the same reason as the zero below
                 del fields["settings"][name]
         for table in (*fields["sinks"], *fields.get("state", ())):

@@ -105,6 +105,23 @@ class NoRestart(DeclarationModel):
 RestartStrategy = Annotated[FixedDelay | FailureRate | Endless | NoRestart, Field(discriminator="kind")]
 
 
+class Retention(DeclarationModel):
+    """How long the ledger keeps what no epoch needs any more. The janitor deletes it; None keeps it for ever.
+
+    Args:
+        quarantined: bytes, headers and reason of a quarantined record. Its position stays.
+        before_images: copies of replaced rows. A restore across an older epoch is refused.
+        deleted_keys: keys that an upsert table deleted. Afterwards a record older than the tombstone brings its key
+            back.
+        ledger: details of ended epochs: parts, staging, refused rows. Epochs, ranges, receipts and actions stay.
+    """
+
+    quarantined: Duration | None = None
+    before_images: Duration | None = None
+    deleted_keys: Duration | None = None
+    ledger: Duration | None = None
+
+
 class Settings(DeclarationModel):
     """Settings of a pipeline's epochs; a duration is a ``timedelta``, seconds, or ISO 8601 text such as ``PT10S``.
 
@@ -130,6 +147,7 @@ class Settings(DeclarationModel):
         epoch_files_kept: how many of a pipeline's newest epoch files are kept, 10 by default. Older ones are deleted.
         quarantining_above: the share of an epoch's records, 0.1 by default, above which the pipeline is *quarantining*
             and `epochline lag --fail-above` fails. An epoch with fewer than 100 records is not judged.
+        retention: how long the ledger keeps quarantined bytes and history. By default for ever.
     """
 
     interval: Duration | None = None
@@ -146,6 +164,7 @@ class Settings(DeclarationModel):
     epoch_files: str | None = Field(default=None, min_length=1)
     epoch_files_kept: int | None = Field(default=None, ge=1)
     quarantining_above: float | None = Field(default=None, ge=0, le=1)
+    retention: Retention | None = None
 
     @field_validator("epoch_files")
     @classmethod

@@ -9,6 +9,7 @@ from epochline.operations.approve import Approve
 from epochline.operations.declare_loss import DeclareLoss
 from epochline.operations.epoch_action import EpochAction
 from epochline.operations.extend_back import ExtendBack
+from epochline.operations.forget import Forget
 from epochline.operations.janitor import STALE_AFTER, Tidied, refresh_log_ends, tidy
 from epochline.operations.requeue import Requeue
 from epochline.operations.runs import Abort, Drop, Pause, PublishDue, Resume, Retry
@@ -28,6 +29,7 @@ ACTIONS: dict[str, Action[Any, Any]] = {
         MakeSavepoint(),
         DeleteSavepoint(),
         Restore(),
+        Forget(),
         Drop(),
         Pause(),
         Resume(),
@@ -35,8 +37,13 @@ ACTIONS: dict[str, Action[Any, Any]] = {
 }
 """Every action by its name in commands and DAGs."""
 
-DAG_ACTIONS: dict[str, Action[Any, Any]] = ACTIONS | {action.name: action for action in (Retry(), PublishDue())}
-"""Every action that has a DAG: those of the command line, and two for which it has commands of its own."""
+DAG_ACTIONS: dict[str, Action[Any, Any]] = {
+    action.name: action for action in (*ACTIONS.values(), Retry(), PublishDue()) if not isinstance(action, Forget)
+}
+"""Every action that has a DAG: those of the command line, and two for which it has commands of its own.
+
+`Forget` has none: Airflow keeps the parameters of a run in its database and its logs, and with them the key.
+"""
 
 __all__ = [
     "ACTIONS",

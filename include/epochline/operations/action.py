@@ -13,7 +13,7 @@ from epochline.coordinator.observe import ConsumerGroup
 from epochline.declare.base import problems
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError
-from epochline.ports import ActionRow, Ledger, OffsetSource, PipelineRow, Transaction
+from epochline.ports import ActionRow, Ledger, OffsetSource, Parsed, PipelineRow, StoredRecord, Transaction
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import Head
 
@@ -26,6 +26,8 @@ class Subject:
     ledger: Ledger
     declared: Pipeline | None = None
     source: OffsetSource | None = None
+    parse: Callable[[Pipeline, Sequence[StoredRecord]], Parsed] | None = None
+    """What today's parse makes of quarantined records; None if it is not known, as in a scheduler."""
 
     def declaration(self) -> tuple[Pipeline, OffsetSource]:
         """The declaration and the Kafka that it names; `ConfigurationError` if the pipeline is not declared here."""

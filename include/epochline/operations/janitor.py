@@ -1,13 +1,15 @@
 """What a schedule does for all pipelines: clean up after lost runs, and ask Kafka where logs end. Repeatable."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import discard, sweep
 from epochline.declare.pipeline import Pipeline
+from epochline.errors import LockTimeoutError, StatementTimeoutError
 from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import EpochState, Run
 from epochline.protocol.offsets import in_ledger
@@ -17,6 +19,18 @@ log = logging.getLogger(__name__)
 
 STALE_AFTER = timedelta(hours=1)
 """Time after the end of a lease until its epoch counts as abandoned: longer than Airflow retries tasks."""
+
+
+_AT_ONCE = 100
+"""A transaction deletes this many records, images, keys or attempts: milliseconds."""
+
+_KINDS = {
+    "quarantined": "quarantined record",
+    "before_images": "before-image",
+    "deleted_keys": "deleted key",
+    "ledger": "attempt's detail",
+}
+"""What a retention deletes, by its field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +43,8 @@ class Tidied:
     """Planned epochs that were abandoned and are aborted now."""
     unexplained: Sequence[str]
     """Tables in ``epochline_staging`` that belong to no attempt. They are reported and left as they are."""
+    expired: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By pipeline and kind, how much history was older than its retention and is deleted."""
 
     def lines(self) -> list[str]:
         """What was found, as lines for people."""
@@ -38,6 +54,9 @@ class Tidied:
             f"epochline_staging.{table} belongs to no attempt that the ledger knows; it was left as it is"
             for table in self.unexplained
         ]
+        for pipeline, kinds in self.expired.items():
+            deleted = [counted(number, _KINDS[kind]) for kind, number in kinds.items()]
+            lines.append(f"{pipeline}: older than its retention and deleted: {', '.join(deleted)}")
         return lines
 
 
@@ -67,7 +86,42 @@ def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> T
         unexplained = tuple(tx.attempts.unexplained())
     for table in unexplained:
         log.warning("staging.unexplained table=epochline_staging.%s", table)
-    return Tidied(swept=swept, ended=tuple(ended), unexplained=unexplained)
+    return Tidied(swept=swept, ended=tuple(ended), unexplained=unexplained, expired=_expire(ledger))
+
+
+def _expire(ledger: Ledger) -> Mapping[str, Mapping[str, int]]:
+    """Delete history that is older than its retention, in small transactions.
+
+    Plan and commit of the pipeline wait for one of these at most. One that waits for a commit itself gives up after a
+    second, and the next janitor goes on.
+    """
+    with ledger.transaction() as tx:
+        retentions = tx.erasures.retentions()
+    expired: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for pipeline, kinds in retentions.items():
+        for kind in _KINDS.keys() & kinds:
+            deleted = _AT_ONCE
+            while deleted >= _AT_ONCE:
+                try:
+                    deleted = _expire_some(ledger, pipeline, kind, kinds[kind])
+                except (LockTimeoutError, StatementTimeoutError) as error:
+                    log.info("retention.busy pipeline=%s kind=%s reason=%s", pipeline, kind, type(error).__name__)
+                    break
+                if deleted:
+                    expired[pipeline][kind] = expired[pipeline].get(kind, 0) + deleted
+    for pipeline, numbers in expired.items():
+        log.info("retention.deleted pipeline=%s %s", pipeline, " ".join(f"{k}={n}" for k, n in numbers.items()))
+    return dict(expired)
+
+
+def _expire_some(ledger: Ledger, pipeline: str, kind: str, age: float) -> int:
+    with ledger.transaction() as tx:
+        tx.targets.limit_time(statement=timedelta(seconds=30), lock=timedelta(seconds=1))
+        tx.epochs.lock_pipeline(pipeline)
+        unfinished = tx.epochs.unfinished(pipeline)
+        if unfinished is not None:
+            tx.epochs.lock(pipeline, unfinished.epoch_id)
+        return tx.erasures.expire(pipeline, kind, age, _AT_ONCE)
 
 
 def refresh_log_ends(ledger: Ledger, source: OffsetSource, pipelines: Sequence[Pipeline], connection: str) -> int:

@@ -120,6 +120,9 @@ def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, logs: Logs) 
     left = not_declared(tx, declared, [replayed.epoch_id])
     if left is not None:
         return left
+    erased = tx.erasures.erased(declared.name, [replayed.epoch_id])
+    if erased:
+        return f"{'; '.join(erased)}. A replay would read it again."
     lost = cannot_be_read_again(logs.ranges, logs.view, logs.ends, logs.counted)
     if lost is not None:
         return f"{lost[0].upper()}{lost[1:]}."

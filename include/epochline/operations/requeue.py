@@ -45,7 +45,7 @@ class Requeue(EpochAction[RequeueParameters, None]):
             return refused(obstacle)
         selected = tx.quarantine.selected(case.pipeline, selection)
         if not selected:
-            return refused(f"{case.pipeline}: no record in the quarantine fits, or each was requeued before.")
+            return refused(f"{case.pipeline}: no record in the quarantine fits, or each was requeued or erased.")
         counts = {f"{topic}-{partition}": records for (topic, partition), records in selected.items()}
         return ActionPreview(
             lines=requeuing(case.pipeline, counts),

@@ -143,6 +143,12 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         lines = going_back(pipeline, savepoint.pipeline, savepoint.epoch_id, which)
         lines += [f"{head.tp}: goes on at {head.next_offset}" for head in savepoint.heads]
         lines += [f"{state}: put back, {digest}" for state, digest in savepoint.states.items()]
+        lines += [
+            f"{row.acted_at:%Y-%m-%d %H:%M %Z}, {row.actor} ({row.reason}): values were forgotten since. The savepoint"
+            " has none of them; epochs that read their records again write them again, so forget them again"
+            for row in tx.operators.actions(savepoint.pipeline)
+            if row.action == "forget" and row.acted_at and savepoint.made_at and row.acted_at > savepoint.made_at
+        ]
         heads = {str(head.tp): head.next_offset for head in case.heads}
         return ActionPreview(
             lines=lines,

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from epochline.declare.pipeline import Pipeline
 from epochline.ports.epochs import Attempts, Chain, EpochRows, Manifest, NewEpoch, PipelineRow
+from epochline.ports.erasures import Erasures, Holdings, Parsed, RecordPlace, StoredRecord
 from epochline.ports.operators import (
     PAUSE_AFTER_FAILURES,
     PAUSE_BEHIND,
@@ -55,22 +56,27 @@ __all__ = [
     "Decision",
     "DueReceipt",
     "EpochRows",
+    "Erasures",
     "Fit",
     "History",
+    "Holdings",
     "Ledger",
     "Manifest",
     "NewEpoch",
     "OffsetSource",
     "Operators",
+    "Parsed",
     "PipelineRow",
     "PipelineStatus",
     "Prepared",
     "Quarantine",
     "Receipts",
+    "RecordPlace",
     "RowDifference",
     "Savepoints",
     "Selection",
     "States",
+    "StoredRecord",
     "TableDifference",
     "Targets",
     "Transaction",
@@ -119,6 +125,10 @@ class Transaction(Protocol):
     @property
     def savepoints(self) -> Savepoints:
         """Savepoints."""
+
+    @property
+    def erasures(self) -> Erasures:
+        """What leaves the ledger."""
 
     @property
     def receipts(self) -> Receipts:

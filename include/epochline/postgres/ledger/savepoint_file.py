@@ -209,6 +209,19 @@ def delete_older(folder: Path, epoch_id: int, keep: int) -> None:
                 draft.unlink(missing_ok=True)
 
 
+def delete_all(folder: Path) -> int:
+    """Delete the epoch files of a folder, and what killed writers left; return how many there were.
+
+    Raises:
+        SavepointFileError: the folder cannot be written.
+    """
+    files = [*files_in(folder).values(), *_paths(folder, _DRAFT).values()]
+    with _writing(folder):
+        for file in files:
+            file.unlink(missing_ok=True)
+    return len(files)
+
+
 def _paths(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     with _writing(folder), suppress(FileNotFoundError):
         matches = [(pattern.fullmatch(path.name), path) for path in folder.iterdir()]

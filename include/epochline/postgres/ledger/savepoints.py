@@ -141,7 +141,7 @@ class PostgresSavepoints(InTransaction):
         write_file(self._connection, savepoint, self.declaration(savepoint), copies, into)
 
     def leave_file(self, pipeline: Pipeline, folder: Path, *, keep: int) -> Path | None:
-        savepoint = self._newest(pipeline)
+        savepoint, erasures = self._newest(pipeline), self._erasures(pipeline.name)
         if savepoint is None or is_there(savepoint, folder):
             return None
         epoch = {"pipeline": pipeline.name, "epoch_id": savepoint.epoch_id}
@@ -149,11 +149,16 @@ class PostgresSavepoints(InTransaction):
         states = {state.table: sql.Identifier(*split_table(state.table)) for state in pipeline.states}
         with new_file(folder, savepoint.epoch_id) as file:
             write_file(self._connection, savepoint, pipeline.stored(), states, file.draft, more=outcome)
-            file.is_whole = self._newest(pipeline) == savepoint
+            # An erasure deletes all files: it ended before this lock, or begins after the file has its name.
+            self._run("lock_pipeline", pipeline=pipeline.name)
+            file.is_whole = self._newest(pipeline) == savepoint and self._erasures(pipeline.name) == erasures
         if not file.is_whole:
             return None
         delete_older(folder, savepoint.epoch_id, keep)
         return file_of(folder, savepoint.epoch_id)
+
+    def _erasures(self, pipeline: str) -> Sequence[Row]:
+        return self._run("erasures", pipeline=pipeline)
 
     def _newest(self, pipeline: Pipeline) -> Savepoint | None:
         """A savepoint of the newest committed epoch, as its file describes it."""
@@ -168,6 +173,13 @@ class PostgresSavepoints(InTransaction):
         savepoint, declaration, states = read_description(source)
         if self.find(savepoint.pipeline, savepoint.name) is not None:
             raise SavepointFileError(f"{savepoint} is here already; delete it first. Nothing was changed.")
+        later = [row for row in self._erasures(savepoint.pipeline) if row.acted_at > savepoint.made_at]
+        if states and later:
+            raise SavepointFileError(
+                f"{savepoint} was made before values were erased on {later[-1].acted_at:%Y-%m-%d %H:%M %Z} by"
+                f" {later[-1].actor} ({later[-1].reason}), and may hold them. Nothing was changed. Export a savepoint"
+                " that was made later, and delete the file."
+            )
         self._write(savepoint, declaration)
         for state in states:
             name = savepoint_table(savepoint.pipeline, savepoint.name, state["state"])

@@ -15,6 +15,7 @@ from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError
 from epochline.postgres.ledger.chain import PostgresChain
 from epochline.postgres.ledger.epochs import PostgresAttempts, PostgresEpochs
+from epochline.postgres.ledger.erasures import PostgresErasures
 from epochline.postgres.ledger.history import PostgresHistory, PostgresOperators
 from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
@@ -55,6 +56,7 @@ class PostgresTransaction:
         self.history = PostgresHistory(connection)
         self.states = PostgresStates(connection)
         self.savepoints = PostgresSavepoints(connection)
+        self.erasures = PostgresErasures(connection)
         self.receipts = PostgresReceipts(connection)
 
 

@@ -40,9 +40,20 @@ WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 SELECT q.topic, q.topic_id, q.partition, q."offset", q.record_timestamp, q.key, q.value, q.headers
 FROM epochline.requeue_claim c
 JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
-WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s AND q.requeued_by = c.epoch_id
+WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s AND q.requeued_by = c.epoch_id AND q.erased_at IS NULL
   AND (q.topic_id, q.partition, q."offset") > (%(topic_id)s, %(partition)s, %(offset)s)
 ORDER BY q.topic_id, q.partition, q."offset" LIMIT %(at_most)s
+
+-- name: audited_erasures
+-- What was erased of epochs' records and rows: the places, which are not compared, and the number of erased rows.
+SELECT CASE WHEN q.epoch_id = ANY (%(epochs)s) THEN q.epoch_id ELSE q.requeued_by END AS epoch_id,
+       CASE WHEN q.epoch_id = ANY (%(epochs)s) THEN 'quarantine' ELSE 'requeue' END AS sink, q.topic, q.partition, q."offset", q.reason AS said, 1 AS rows
+FROM epochline.quarantined_record q
+WHERE q.pipeline = %(pipeline)s AND q.erased_at IS NOT NULL
+  AND (q.epoch_id = ANY (%(epochs)s) OR q.requeued_by = ANY (%(epochs)s))
+UNION ALL
+SELECT epoch_id, sink, topic, partition, "offset", said, rows::integer FROM epochline.erased_row
+WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s)
 
 -- name: declared_losses
 -- The ranges that an operator declared lost.

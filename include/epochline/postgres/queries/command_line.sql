@@ -132,7 +132,8 @@ WHERE %(pipeline)s::text IS NULL OR s.pipeline = %(pipeline)s ORDER BY s.pipelin
 -- The newest quarantined records that match. Of a value, the first bytes.
 SELECT q.epoch_id, q.generation, q.topic, q.partition, q."offset", q.record_timestamp, q.quarantined_at, q.reason,
        q.key, substring(q.value FOR %(most_bytes)s) AS value, octet_length(q.value) AS value_bytes, q.headers,
-       q.requeued_by, q.requeued_at, q.generation = p.generation AS is_current
+       CASE WHEN q.erased_at IS NULL OR q.requeued_by <> q.epoch_id THEN q.requeued_by END AS requeued_by,
+       q.requeued_at, q.erased_at, q.generation = p.generation AS is_current
 FROM epochline.quarantine q JOIN epochline.pipeline p USING (pipeline)
 WHERE q.pipeline = %(pipeline)s
   AND (CAST(%(epoch)s AS bigint) IS NULL OR -q.epoch_id = -CAST(%(epoch)s AS bigint))

@@ -31,9 +31,10 @@ WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s GROUP BY q.topic, 
 ORDER BY q.topic, q.partition
 
 -- name: requeued_of
--- The number of records that these epochs set aside and that a later epoch requeued.
+-- The number of records that these epochs set aside and that a later epoch requeued. An erased record that was not
+-- requeued names its own epoch.
 SELECT count(*) FROM epochline.quarantined_record
-WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s) AND requeued_by IS NOT NULL
+WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s) AND requeued_by <> epoch_id
 
 -- name: free_requeued
 -- Mark the records that these epochs requeued as not requeued.

@@ -82,6 +82,11 @@ WHERE pipeline = %(pipeline)s AND name = %(savepoint)s
 -- Delete a savepoint.
 DELETE FROM epochline.savepoint WHERE pipeline = %(pipeline)s AND name = %(savepoint)s
 
+-- name: erasures
+-- The erasures of values of a pipeline, the oldest first.
+SELECT acted_at, actor, reason FROM epochline.action
+WHERE pipeline = %(pipeline)s AND action = 'forget' ORDER BY action_id
+
 -- name: epochs_to_undo
 -- The committed epochs after this one that were not undone.
 SELECT epoch_id FROM epochline.epoch

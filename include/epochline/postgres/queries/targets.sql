@@ -72,12 +72,16 @@ ORDER BY r.epoch_id DESC
 
 -- name: rows_due_in_target
 -- The least number of rows that the standing epochs after this one left in a target, the newest of them that wrote
--- rows, and the number of keys that they deleted. Sums of mode add have no count of keys: one row at least.
-SELECT coalesce(sum(coalesce(r.inserted - r.deleted, (r.rows > 0)::integer)), 0)::bigint AS least,
+-- rows, and the number of keys that they deleted. Sums of mode add have no count of keys: one row at least. Rows that an
+-- operator erased are due no more; of sums, only epochs after the last erasure tell of a row.
+SELECT (coalesce(sum(coalesce(r.inserted - r.deleted, (r.rows > 0 AND r.epoch_id > x.last)::integer)), 0)
+        - CASE WHEN count(r.inserted) > 0 THEN min(x.rows) ELSE 0 END)::bigint AS least,
        max(r.epoch_id) FILTER (WHERE coalesce(r.inserted + r.updated + r.deleted, r.rows) > 0) AS epoch_id,
        coalesce(sum(r.deleted), 0)::bigint AS deleted
-FROM epochline.receipt r JOIN epochline.epoch e USING (pipeline, epoch_id)
-WHERE r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.epoch_id > %(after)s AND e.undone_by IS NULL
+FROM (SELECT coalesce(max(at_epoch), 0) AS last, coalesce(sum(rows), 0) AS rows FROM epochline.erased_row
+      WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND at_epoch > %(after)s) x
+LEFT JOIN (epochline.receipt r JOIN epochline.epoch e USING (pipeline, epoch_id))
+    ON r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.epoch_id > %(after)s AND e.undone_by IS NULL
 
 -- name: keep_image
 -- Record a before-image.

@@ -57,7 +57,7 @@ def _keep_image(what: Application, reached: Sequence[sql.Identifier]) -> None:
     epoch = what.epoch
     keys = joined((what.compose("SELECT {key} FROM {rows}", rows=rows) for rows in (what.staging, *reached)), " UNION ")
     name = image_table(epoch.pipeline, what.sink.table, epoch.epoch_id)
-    rows, deleted_keys = _tables(name)
+    rows, deleted_keys = image_tables(name)
     _keep(what, keys, what.target.identifier, rows)
     if remembers_deleted(what.sink):
         _keep(what, keys, what.deleted_keys, deleted_keys)
@@ -67,14 +67,19 @@ def _keep_image(what: Application, reached: Sequence[sql.Identifier]) -> None:
         drop_image(what.connection, what.pipeline, what.sink, epoch_id)
 
 
-def _tables(name: str) -> Image:
+def image_tables(name: str) -> Image:
+    """The tables of a before-image, by its name in the ledger."""
     return sql.Identifier("epochline", name), sql.Identifier("epochline", f"{name}_deleted")
 
 
 def images_of(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> dict[int, Image]:
     """The before-images of a target by epoch, the newest first."""
-    kept = run(connection, "images", pipeline=pipeline.name, sink=sink.table)
-    return {row.epoch_id: _tables(row.table_name) for row in kept}
+    kept = run(connection, "images", **_of(pipeline, sink))
+    return {row.epoch_id: image_tables(row.table_name) for row in kept}
+
+
+def _of(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
+    return {"pipeline": pipeline.name, "sink": sink.table}
 
 
 def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
@@ -87,6 +92,13 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
         return f"{sink} is declared with lineage=False: its rows do not tell which epoch wrote them."
     kept = images_of(connection, pipeline, sink)
     missing = [epoch for epoch in epochs if epoch not in kept]
+    erased = {row.epoch_id: row.erased_at for row in run(connection, "erased_images", **_of(pipeline, sink))}
+    old = [epoch for epoch in missing if epoch in erased]
+    if old:
+        return (
+            f"{sink}: the before-images of epoch {', '.join(map(str, old))} were deleted by the pipeline's retention at"
+            f" {erased[old[-1]]:%Y-%m-%d %H:%M:%S %Z}."
+        )
     if missing:
         return (
             f"{sink} has mode {sink.mode}, and no before-images were kept of epoch {', '.join(map(str, missing))};"
@@ -99,9 +111,14 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
 def drop_image(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epoch_id: int) -> None:
     """Drop a before-image and its record."""
     rows, deleted_keys = images_of(connection, pipeline, sink)[epoch_id]
-    change(connection, "DROP TABLE {rows}", rows=rows)
-    change(connection, "DROP TABLE IF EXISTS {deleted_keys}", deleted_keys=deleted_keys)
-    run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=epoch_id)
+    drop_tables(connection, (rows, deleted_keys))
+    run(connection, "delete_image", **_of(pipeline, sink), epoch_id=epoch_id)
+
+
+def drop_tables(connection: Connection, image: Image) -> None:
+    """Drop the tables of a before-image; the janitor may drop an old one while a commit does."""
+    for table in image:
+        change(connection, "DROP TABLE IF EXISTS {table}", table=table)
 
 
 def _keep(what: Application, keys: sql.Composable, table: sql.Identifier, image: sql.Identifier) -> None:

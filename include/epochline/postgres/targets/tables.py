@@ -6,7 +6,7 @@ from functools import partial
 
 from psycopg2 import sql
 
-from epochline.declare.columns import END, QUARANTINE_COLUMNS
+from epochline.declare.columns import DELETED_AT, END, QUARANTINE_COLUMNS
 from epochline.declare.names import OWNER, deleted_keys_table, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateTable
@@ -151,7 +151,8 @@ class PostgresTargets(InTransaction):
         staged = staged_columns(pipeline, sink, kinds)
         columns = {column: staged[column] for column in (*kinds, *order_of(sink))}
         collations = {column: target.columns[column].collate for column in columns if column in target.columns}
-        self._create_table(sql.Identifier("epochline", name), defined_columns(columns, collations), sink.key)
+        defined = defined_columns(columns, collations) + compose(", {c} timestamptz DEFAULT now()", c=DELETED_AT)
+        self._create_table(sql.Identifier("epochline", name), defined, sink.key)
         return [f"the side table of deleted keys of {sink.table}"]
 
     def _create_schema(self, schema: str) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 import psycopg2
 from psycopg2 import sql
 
-from epochline.declare.columns import DELETED
+from epochline.declare.columns import DELETED, DELETED_AT
 from epochline.declare.state import StateTable
 from epochline.errors import TargetError
 from epochline.ports import Applied, Upserted
@@ -176,8 +176,8 @@ def _remember(what: Application) -> None:
     kept = [*what.sink.key, *what.order]
     what.change(
         "WITH w AS ({winners}) INSERT INTO {side} AS d ({kept}) SELECT {values} FROM w WHERE w.{deleted} ORDER BY"
-        " {sorted} ON CONFLICT ({key}) DO UPDATE SET {assignments} WHERE {newer}",
-        kept=names(kept), values=names(kept, "w"), sorted=names(what.sink.key, "w"),
+        " {sorted} ON CONFLICT ({key}) DO UPDATE SET {assignments}, {deleted_at} = now() WHERE {newer}",
+        deleted_at=DELETED_AT, kept=names(kept), values=names(kept, "w"), sorted=names(what.sink.key, "w"),
         assignments=assigned(what.order, "excluded"), newer=newer(what.order, "excluded", "d"),
     )  # fmt: skip
 

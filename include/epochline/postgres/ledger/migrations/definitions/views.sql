@@ -83,7 +83,7 @@ SELECT a.pipeline, a.epoch_id, a.attempt,
        coalesce(a.rows_staged, (SELECT sum(p.rows) FROM epochline.part p WHERE p.attempt_id = a.attempt_id), 0)::bigint
            AS rows_staged,
        (SELECT count(*) FROM epochline.fenced_write f WHERE f.attempt_id = a.attempt_id) AS fenced_writes,
-       a.error, a.error_class, a.error_command, a.failed_at
+       a.error, a.error_class, a.error_command, a.failed_at, a.parts_deleted_at
 FROM epochline.attempt a;
 
 -- Writes that were refused, because their attempt was no longer live. One row per database session.
@@ -93,7 +93,7 @@ FROM epochline.fenced_write f JOIN epochline.attempt a USING (attempt_id);
 
 CREATE OR REPLACE VIEW epochline.quarantine AS
 SELECT pipeline, epoch_id, topic, partition, "offset", key, value, reason, quarantined_at, generation,
-       record_timestamp, headers, requeued_by, requeued_at
+       record_timestamp, headers, requeued_by, requeued_at, erased_at
 FROM epochline.quarantined_record;
 
 -- Rows that a target refused although each value fits its column, and that belong to no single record: a transform or a
@@ -119,14 +119,15 @@ CREATE OR REPLACE VIEW epochline.state_sizes AS
 SELECT schema_name, table_name, keys, pg_total_relation_size(relation) AS bytes FROM epochline.state_table;
 
 -- The rows that each attempt staged for each sink, counted twice (INV-9): by the parts that the job's tasks wrote, and by
--- the manifest that its driver wrote.
+-- the manifest that its driver wrote. Attempts whose parts were deleted for their age are left out.
 CREATE OR REPLACE VIEW epochline.staged_rows AS
 SELECT a.pipeline, a.epoch_id, a.attempt, m.sink, m.parts, m.rows, p.parts AS parts_found, p.rows AS rows_found
 FROM epochline.attempt a
 JOIN epochline.manifest m USING (attempt_id)
 CROSS JOIN LATERAL (
     SELECT count(*) AS parts, coalesce(sum(p.rows), 0)::bigint AS rows FROM epochline.part p
-    WHERE (p.attempt_id, p.sink, p.write_id) = (m.attempt_id, m.sink, m.write_id)) p;
+    WHERE (p.attempt_id, p.sink, p.write_id) = (m.attempt_id, m.sink, m.write_id)) p
+WHERE a.parts_deleted_at IS NULL;
 
 -- The newest event time of each partition that has a head. A watermark that a record carried counts as a record that is
 -- newer by the declared out_of_orderness. read_at is the time at which the last epoch that read a
