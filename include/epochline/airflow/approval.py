@@ -52,11 +52,11 @@ class ApproveEpochOperator(ApprovalOperator):
         """Pass, or ask, and wait without a worker."""
         with epochline_errors():
             ledger, doing = adapters().ledger(self.pipeline), "asks for approval, unless it is inside its bounds"
-            ranges = begin_log(ledger, self.pipeline.name, self.epoch_id, doing)
+            known = begin_log(ledger, self.pipeline.name, self.epoch_id, doing)
             epoch = self._epoch()
             if self._is_decided(epoch):
                 return
-        show_outcome(context, EpochOutcome.of(epoch, ranges))
+        show_outcome(context, EpochOutcome.of(epoch, known.ranges or ()))
         self._ask(context, epoch)
 
     def execute_complete(self, context: Context, event: dict[str, Any], attempt: int = 0) -> None:
