@@ -107,7 +107,9 @@ ACTS: Mapping[str, Act] = {
     for act in (
         Act(
             name="retry", title="Retry", preview=previews.retry, needs_runs=True,
-            applies=lambda row: _runs(row) and (row["unfinished_state"] != "PLANNED" or row["lease_expired"]),
+            applies=lambda row: _runs(row)
+            and (row["unfinished_state"] != "PLANNED" or row["lease_expired"])
+            and row["unfinished_approval"] != Approval.AWAITED,
         ),
         Act(name="pause", title="Pause", preview=previews.pause, applies=_runs, needs_runs=True),
         Act(

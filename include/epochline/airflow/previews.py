@@ -14,7 +14,7 @@ from epochline.operations.approve import approving
 from epochline.operations.declare_loss import declaring_loss
 from epochline.operations.extend_back import committing_back
 from epochline.operations.requeue import requeuing
-from epochline.operations.runs import aborting, pausing, resuming, retrying, showing, working_on
+from epochline.operations.runs import aborting, pausing, resuming, retrying, showing, waiting, working_on
 from epochline.operations.savepoint import going_back, standing_at
 from epochline.ports import Decision
 from epochline.protocol.epoch import Approval, EpochState
@@ -76,6 +76,8 @@ def retry(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given)
     epoch = row["unfinished_epoch"]
     if row["unfinished_state"] == "PLANNED" and not row["lease_expired"]:
         return Foreseen(refusal=working_on(f"epoch {epoch} of {pipeline}", "PLANNED", f"run {row['run_id']}"))
+    if row["unfinished_approval"] == Approval.AWAITED:
+        return Foreseen(refusal=waiting(f"epoch {epoch} of {pipeline}"))
     state = {"unfinished": epoch, "unfinished_state": row["unfinished_state"], "attempt": row["attempt"]}
     unfinished = None if epoch is None else (f"epoch {epoch} of {pipeline}", row["unfinished_state"])
     return Foreseen(lines=retrying(pipeline, unfinished), state={**state, "aborted": row["aborted_epoch"]})

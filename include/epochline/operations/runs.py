@@ -13,7 +13,7 @@ from epochline.errors import SourceError
 from epochline.operations.action import ActionPreview, Afterwards, Case, DirectAction, Parameters, Request, refused
 from epochline.operations.approve import DecisionParameters, found, no_longer_awaited, pinned
 from epochline.ports import Decision
-from epochline.protocol.epoch import EpochState
+from epochline.protocol.epoch import Approval, EpochState
 from epochline.protocol.quantities import counted
 
 _EFFECT = {
@@ -170,7 +170,7 @@ def _forget_group(case: Case[Parameters, None]) -> str:
 
 class Retry(DirectAction[Parameters, None]):
     """Start a run of PIPELINE's DAG now. The run commits a pre-committed epoch, or reads the range of an aborted
-    epoch again. Refused while the pipeline is paused, and while a run stages an epoch.
+    epoch again. Refused while the pipeline is paused, while a run stages an epoch, and while one awaits approval.
     """
 
     name = "retry"
@@ -187,6 +187,8 @@ class Retry(DirectAction[Parameters, None]):
             return ActionPreview(lines=retrying(pipeline, None), before={}, after={"run": "started"})
         if unfinished.state is EpochState.PLANNED and not unfinished.lease_expired:
             return refused(working_on(unfinished, unfinished.state, unfinished.run))
+        if unfinished.approval == Approval.AWAITED:
+            return refused(waiting(unfinished))
         lines = retrying(pipeline, (unfinished, unfinished.state))
         return ActionPreview(lines=lines, before={}, after={"run": "started"}, epoch_id=unfinished.epoch_id)
 
@@ -244,6 +246,11 @@ def retrying(pipeline: str, unfinished: tuple[object, object] | None) -> Sequenc
 def working_on(epoch: object, state: object, run: object) -> str:
     """Why no retry is needed, for page and terminal."""
     return f"{epoch} is {state}; {run} works on it, so let it finish."
+
+
+def waiting(epoch: object) -> str:
+    """Why a retry is of no use, for page and terminal."""
+    return f"{epoch} awaits approval; approve or abort it first."
 
 
 def resuming(pipeline: str, paused: Decision) -> Sequence[str]:
