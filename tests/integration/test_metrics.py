@@ -140,12 +140,17 @@ def test_a_topic_that_is_no_longer_read_does_not_make_the_ends_old(
 
 
 def test_a_ledger_that_cannot_be_read_is_down_and_nothing_else_is_told(
-    world: World, reader: str, stack: object, postgres_dsn: str
+    world: World, reader: str, postgres_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The log says why, without the password."""
     world.to_committed()
     assert told(reader)["up"] == 1
 
-    assert told(reader.replace(":", ":not-", 2)) == {"up": 0}
+    password = reader.split("@")[0].rpartition(":")[2]
+    for wrong in ("127.0.0.1:1/none", "127.0.0.1:not/none", "[::1/none"):
+        assert told(f"postgresql://nobody:{password}@{wrong}") == {"up": 0}
+    assert caplog.text.count("metrics.ledger_down") == 3
+    assert password not in caplog.text
     query(postgres_dsn, "REVOKE SELECT ON epochline.log_ends FROM epochline_reader")
     assert told(reader) == {"up": 0}
 

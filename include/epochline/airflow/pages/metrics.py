@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from epochline.airflow.pages.totals import COUNTED, totals
 from epochline.airflow.reading import Snapshot, snapshot
+from epochline.errors import EpochlineError
 from epochline.protocol.standing import standing_of_pipeline
 
 log = logging.getLogger(__name__)
@@ -69,8 +70,9 @@ class Scrape(CollectorRegistry):
         try:
             families = self._families()
         except Exception as error:
-            # Also what Airflow's own database raises, where it keeps the connection.
-            log.warning("metrics.ledger_down reason=%s: %s", type(error).__name__, error)
+            # Also what Airflow's own database raises, where it keeps the connection. Our own messages hold no password.
+            told = f": {error}" if isinstance(error, EpochlineError) else ""
+            log.warning("metrics.ledger_down reason=%s%s", type(error).__name__, told)
             families = []
         yield GaugeMetricFamily("epochline_up", "Whether the ledger answered this scrape.", value=bool(families))
         yield from families
