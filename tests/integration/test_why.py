@@ -11,7 +11,7 @@ import pytest
 
 from epochline import Files, Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, Text
 from epochline.airflow.pages.why import WhyQuery, why_view
-from epochline.operations import refresh_log_ends
+from epochline.operations import Request, refresh_log_ends
 from epochline.postgres.ledger.why import explain
 from tests.commands import Call, connect_to
 from tests.databases import as_connection, query
@@ -145,14 +145,39 @@ def test_a_row_without_lineage_leads_to_the_ranges_of_its_records_and_to_those_o
     assert (places(fewer["records"]), fewer["more_records"]) == (records[:1], len(records) - 1)
 
 
+CHECKED = "ALTER TABLE t ADD CONSTRAINT small CHECK (v < 50)"
+
+
 def test_records_that_no_epoch_wrote_are_not_among_those_of_a_key(asked: NewAsked) -> None:
-    """Quarantined ones, and those that no epoch has read yet; a requeued one is, once."""
+    """Quarantined ones, and those that no epoch has read yet."""
     one = asked(PostgresTable(table="t", columns=KV, mode="add", key="k", measures="v"))
     one.produce(1, b'{"k": "a", "v": "none"}', ("d", 1))
     one.world.epoch()
     one.produce(1, ("a", 9))
 
     assert places(one.only("a")["records"]) == [(0, 2), (1, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("lineage", [True, False])
+def test_a_requeued_record_is_found_in_the_epoch_that_read_it_again(lineage: bool, asked: NewAsked) -> None:
+    """Once: the epoch that set it aside made no row of it."""
+    one = asked(PostgresTable(table="t", columns=KV, lineage=lineage))
+    one.sql(CHECKED)
+    one.produce(1, ("e", 60))
+    planned, run = one.world.planned()
+    one.world.attempts(planned, run)
+    one.sql("ALTER TABLE t DROP CONSTRAINT small")
+    run = one.world.run_of("mended")
+    one.world.finish(one.world.order("requeue", Request(actor="ada", reason="mended"), run, everything=True), run)
+
+    row = one.only("k=e")
+
+    if lineage:
+        assert (row["epoch"]["epoch_id"], row["epoch"]["kind"], *places([row["record"]])) == (4, "requeue", (1, 1))
+        assert row["notes"] == ["Epoch 3 set the record aside, and epoch 4 read it again."]
+        assert row["record"]["value"]
+    else:
+        assert [(record["epoch_id"], record["offset"]) for record in row["records"]] == [(4, 1)]
 
 
 def test_the_terminal_says_it_in_sentences(asked: NewAsked) -> None:
@@ -224,6 +249,20 @@ def test_a_row_that_another_hand_changed_is_told_from_one_that_its_record_gave(
     row = one.only("k=by hand")
     assert (row["record"], row["scope"], row["epoch"]) == (None, None, None)
     assert row["notes"] == ["The row names no epoch: another program wrote it, or it was there before."]
+
+
+@pytest.mark.slow
+def test_a_kafka_that_does_not_answer_hides_nothing_that_the_ledger_knows(
+    asked: NewAsked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = asked()
+    connect_to(monkeypatch, kafka="127.0.0.1:1")
+
+    code, out, _ = one.call("why", "t", "k=b", "--json")
+
+    [row] = json.loads(out)["rows"]
+    assert (code, row["epoch"]["epoch_id"], *places([row["record"]])) == (1, 1, (0, 1))
+    assert "does not answer" in row["record"]["hidden"]
 
 
 def test_a_row_that_a_restore_put_back_is_blamed_on_nobody(bench: NewBench) -> None:

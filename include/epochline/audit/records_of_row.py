@@ -20,7 +20,7 @@ from epochline.sources.reading import SourceReader
 
 def records_of_row(
     dsn: str, source: RecordReader | SourceReader, declared: Pipeline, why: Why, origin: RowOrigin, most: int,
-    advance: Callable[[int], None] = lambda offsets: None,
+    advance: Callable[[int], None],
 ) -> Matched:  # fmt: skip
     """The records with the key of a row that names none, in the epochs of its scope.
 

@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from epochline.cli import connections, database, printing
 from epochline.cli.options import AsJson, OwnConnection
@@ -139,7 +142,12 @@ class _Look:
             return Matched(records=(), more=0, notes=(f"The records are not told: {note}.",))
         try:
             source = connections.adapters().records(require_one(declared.name, declared.source, "a search for records"))
-            return records_of_row(complete(self._dsn), source, declared, self._why, origin, self._most)
+            ranges = () if origin.scope is None else origin.scope.ranges
+            columns = (TextColumn("offsets read"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+                task = bar.add_task("", total=sum(read["until_offset"] - read["start_offset"] for read in ranges))
+                advance = partial(bar.advance, task)
+                return records_of_row(complete(self._dsn), source, declared, self._why, origin, self._most, advance)
         except EpochlineError as error:
             self.failed = True
             return Matched(records=(), more=0, notes=(f"The records are not told: {error}",))
