@@ -25,6 +25,7 @@ from epochline.failpoints import (
     known_failpoints,
     named_by_hand,
     port_method,
+    refuse_here,
     use_cases,
     watched,
     watched_source,
@@ -172,6 +173,16 @@ def test_the_name_of_a_local_variable_makes_no_failpoint() -> None:
 
 
 # Off.
+
+
+@pytest.mark.parametrize("allowed", [None, "", "never"])
+def test_a_database_refuses_a_process_with_a_failpoint_unless_it_allows_it(allowed: str | None) -> None:
+    refuse_here(allowed)  # without a failpoint, nothing is refused
+    arm({"EPOCHLINE_FAILPOINT": "commit.commit:exit"})
+
+    refuse_here("allowed")
+    with pytest.raises(ConfigurationError, match="this database allows no failpoints"):
+        refuse_here(allowed)
 
 
 @pytest.mark.parametrize("environment", [{}, {"EPOCHLINE_FAILPOINTS": "forbidden"}], ids=["allowed", "forbidden"])
