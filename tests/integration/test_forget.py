@@ -22,7 +22,7 @@ from epochline.errors import ActionRefusedError, SavepointFileError
 from epochline.kafka.records import RecordReader
 from epochline.operations import ACTIONS, DAG_ACTIONS, Request
 from epochline.operations.replay import plan_replay
-from epochline.postgres.ledger import savepoints
+from epochline.postgres.ledger.savepoint_file import write_file
 from tests.databases import query, set_aside
 from tests.integration.auditing import Findings, NothingLeft, audited
 from tests.integration.bench import UPSERT, NewBench, kv
@@ -407,14 +407,13 @@ def test_a_file_that_another_process_writes_meanwhile_does_not_appear(counting: 
     it, settings = counting, {"epoch_files": {"value": "epochs"}, "epoch_files_kept": {"value": 10}}
     for file in (home / "epochs" / "orders").iterdir():
         file.unlink()
-    write_file = savepoints.write_file
 
     def slowly(*given: Any, **more: Any) -> None:
         write_file(*given, **more)
         forget(it, HERS, target=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(savepoints, "write_file", slowly)
+        patch.setattr("epochline.postgres.ledger.savepoints.write_file", slowly)
         leave_file(it.ledger, "orders", settings)
 
     assert found(it.dsn, HERS, home) == []

@@ -34,7 +34,8 @@ ORDER BY q.topic, q.partition
 -- The number of records that these epochs set aside and that a later epoch requeued. An erased record that was not
 -- requeued names its own epoch.
 SELECT count(*) FROM epochline.quarantined_record
-WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s) AND requeued_by <> epoch_id
+WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s) AND requeued_by IS NOT NULL
+  AND (erased_at IS NULL OR requeued_by <> epoch_id)
 
 -- name: free_requeued
 -- Mark the records that these epochs requeued as not requeued.
