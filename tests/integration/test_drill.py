@@ -23,7 +23,7 @@ from tests.integration.people import Patch, declare
 
 ROOT = Path(__file__).parents[2]
 
-SHORT = {"plan": ("intent.committed",), "stage": ("write.committed",), "commit": ("commit.commit",)}
+SHORT = {"begin": ("begin.committed",), "stage": ("write.committed",), "commit": ("commit.commit",)}
 """Three of the failpoints that a drill chooses."""
 
 RECOVERED = 5
