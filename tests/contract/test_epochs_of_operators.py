@@ -61,7 +61,7 @@ def test_a_requeued_record_is_written_once_with_its_own_position_and_moves_no_he
     assert heads(world) == {"orders-0": 10, "orders-1": 5}
     assert world.epoch(epoch_id).kind is EpochKind.REQUEUE
     assert written(world) == [("requeue", ORDER.actor, ORDER.reason, epoch_id)]
-    with pytest.raises(ActionRefusedError, match="no record in the quarantine fits, or each was requeued before"):
+    with pytest.raises(ActionRefusedError, match="no record in the quarantine fits, or each was requeued or erased"):
         ordered(world, "requeue", "run-3", everything=True)
 
 
@@ -131,7 +131,7 @@ def test_an_aborted_requeue_whose_record_another_run_requeued_is_not_tried_again
     world.abort(2, "run-2")
     requeued(world, "run-3", [2], [], offset=2)
 
-    with pytest.raises(ActionRefusedError, match="each was requeued before"):
+    with pytest.raises(ActionRefusedError, match="each was requeued or erased"):
         ordered(world, "requeue", "run-2", offset=2)
     assert at(world, 2) == [3]
 

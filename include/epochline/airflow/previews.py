@@ -94,7 +94,7 @@ def requeue(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     else:
         rows = ledger.ask("act_quarantine_like", pipeline=pipeline, **chosen, like=given["like"]).rows
     if not rows:
-        return Foreseen(refusal="No record in the quarantine fits, or each was requeued before.")
+        return Foreseen(refusal="No record in the quarantine fits, or each was requeued or erased.")
     counts = {_name(record): int(record["records"]) for record in rows}
     return Foreseen(lines=requeuing(pipeline, counts), state={"generation": row["generation"], "quarantined": counts})
 

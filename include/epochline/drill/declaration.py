@@ -15,7 +15,7 @@ from epochline.declare.external import CustomSink, Files
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError
 
-_DAG_FILE = '''"""Written by `epochline drill`."""
+_DAG_FILE = '''"""Written by a drill."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from epochline import Pipeline, epoch_dag
 dag = epoch_dag(Pipeline.from_stored(Path(__file__).with_name("declaration.json").read_text()))
 '''
 
-_TRANSFORM = '''"""Written by `epochline drill`: the pipeline's transform; its files have other names here."""
+_TRANSFORM = '''"""Written by a drill: the pipeline's transform; its files have other names here."""
 
 from epochline.declare.specs import load_function
 
