@@ -35,7 +35,8 @@ def drill(
     once undisturbed; then for each step of an epoch and each sink kills a run there, lets the next run recover, and
     compares targets, states, topics, files, quarantine and ledger. The next call goes on with the steps that are left,
     as long as declaration, code and options stay the same. Needs epochline[stack]. Exit code 0: all equal; 1: a
-    difference, or a run that did not recover; 2: wrong use; 3: equal so far, and steps are left; 130: interrupted.
+    difference, a run that did not recover, or nothing was run; 2: wrong use; 3: equal so far, and steps are left; 130:
+    interrupted.
     """
     from epochline.drill.report import as_dict, as_markdown
     from epochline.drill.run import Drill, Wanted
