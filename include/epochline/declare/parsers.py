@@ -64,8 +64,8 @@ class Json(DeclarationModel):
         paths: by column, where its member lies if not directly in the object: ``$.address.city``, or
             ``$.address["zip code"]``. The column is NULL if an object on the path is missing or null. Anything else on
             the path, also an array, makes a bad record. This and the following fields are only for ``parse``.
-        defaults: by column, the value of a missing member, as JSON; a member that is null is NULL. It also replaces the
-            value of an existing row in an upsert table. A record without a value takes no default.
+        defaults: by column, the value of a missing member, as JSON; a member that is null is NULL. A record without a
+            value takes no default.
         unavailable: what a connector sends in place of a value that it does not have, such as Debezium's
             ``__debezium_unavailable_value``: as text, as bytes in base64 or hex, as uuid, or in an array or a map. An
             upsert table with ``keep_unavailable`` keeps its value; otherwise the record is bad.

@@ -105,7 +105,7 @@ class KafkaSource(DeclarationModel):
             `FromTimestamp` or `FromOffsets`. Resolved once, then kept as the partition's origin.
         records_per_epoch: most offsets in one epoch, shared between partitions in proportion to their backlog.
         mirror: whether each commit writes the heads to the consumer group ``epochline.<pipeline>``, for monitors and as
-            evidence. Without it only the sinks that follow the commit show that a ledger went back in time.
+            evidence. Without it only post-commit sinks reveal a restored ledger.
         gaps_expected: allow offsets without a record that nothing explains; the seal then does not count them.
         connection: id of the Airflow connection of the brokers.
     """
