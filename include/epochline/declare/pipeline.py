@@ -97,7 +97,7 @@ class Pipeline(DeclarationModel):
             stage. By default the job uses ``postgres_connection``.
         settings: time-outs, pauses and restarts.
         profile: name of a profile, which sets what ``settings`` leave out.
-        commit_statement_timeout, lock_timeout: time-outs of the commit's transaction. 
+        commit_statement_timeout, lock_timeout: time-outs of the commit's transaction.
         spark_conf: further Spark settings.
         tags: tags of the DAG.
     """

@@ -122,7 +122,7 @@ class Retention(DeclarationModel):
 
 
 class Settings(DeclarationModel):
-    """Settings of a pipeline's epochs; a duration is a ``timedelta``, seconds, or ISO 8601 text such as ``PT10S``.
+    """Settings of a pipeline's epochs.
 
     Args:
         interval: how often an epoch is planned. Only for the settings file and profiles: a declaration sets

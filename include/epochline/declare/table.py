@@ -32,11 +32,10 @@ class PostgresTable(DeclarationModel):
         table: ``table`` (in ``public``) or ``schema.table``.
         mode: ``append``; ``upsert`` by ``key``, where the highest ``order_by`` wins; ``add``, which sums ``measures``
             per ``key``; ``replace``, which replaces all rows by the epoch's rows.
-        columns: names and PostgreSQL types, from which ``epochline migrate`` creates the table.  None: the table
-            exists, its keys and its owner are its
-            own, and every plan reads its columns from the database.
+        columns: names and PostgreSQL types, from which ``epochline migrate`` creates the table. None: the table
+            exists, its keys and its owner are its own, and every plan reads its columns from the database.
         key: columns of the key (``upsert``, ``add``). In mode ``append`` a unique key: the business key, or the place
-            of the record, ``("_topic", "_partition", "_offset", "_row")``. `repeats` says what a second row does.
+            of the record, ``("_topic", "_partition", "_offset", "_row")``.
         repeats: with a ``key`` in mode ``append``: ``refuse`` makes a repeat a bad record; ``skip`` keeps the first
             row, and counts the others (docs/sinks.md).
         order_by: columns whose highest value wins (``upsert``); by default the record's offset.
