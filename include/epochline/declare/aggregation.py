@@ -60,7 +60,7 @@ class Windowed(DeclarationModel):
     """Aggregates per key and window of event time, in place of a transform.
 
     The result table has the columns of the key, ``window_start``, ``window_end`` and one column per aggregate. It is
-    an upsert target by key and ``window_start``: a late record replaces the first result with a corrected row.
+    an upsert target by key and ``window_start``.
     Open windows are state: their table has the name of the result table plus ``_open``.
 
     Args:
@@ -73,7 +73,7 @@ class Windowed(DeclarationModel):
         too_late: the sink of records later than ``lateness``, with every column of the record and its lineage.
             Without it such records are only counted.
         retractions: name of a boolean column of the result, which is then an append target or a topic. A row with true
-            adds a result. A row with false takes an earlier result back: a late record gives (false, old), (true, new).
+            adds a result; a row with false takes an earlier one back.
     """
 
     time: EventTime

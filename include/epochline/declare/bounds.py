@@ -21,20 +21,20 @@ _STAGED = re.compile(r"\bstaged\b", re.IGNORECASE)
 
 
 class Measure(DeclarationModel):
-    """A number, or a condition, that SQL tells of the rows that an epoch staged.
+    """A number, or a condition, that SQL gives of an epoch's staged rows.
 
     The query gives one row with one column. A number is inside from ``least`` to ``most``, and within ``change``; true
     is inside; NULL, NaN and false are outside. A query that fails, takes too long or gives anything else refuses the
     epoch.
 
     Args:
-        name: of the measure, in messages and in the ledger.
-        sql: such as ``SELECT sum(amount) FROM staged``. It only reads, and sees no other table of yours.
-        table: the target whose staged rows ``staged`` has; needed if the pipeline has several.
+        name: its name in messages and in the ledger.
+        sql: a query that only reads, and sees no other table of yours than ``staged``.
+        table: the target of ``staged``; needed if the pipeline has several.
         least, most: limits of the number.
-        change: most difference from the median of earlier epochs, as a part of the median: 0.5 for half of it.
-        epochs: of how many committed epochs, the newest ones. A measure whose ``sql`` or ``table`` changes starts anew.
-        first: what an epoch is that has no earlier one to be compared with.
+        change: most difference from the median of earlier epochs, as a part of it: 0.5 for half.
+        epochs: how many of the newest committed epochs count. A measure whose ``sql`` or ``table`` changes starts anew.
+        first: what an epoch without an earlier one is.
     """
 
     name: str = Field(min_length=1, max_length=100)
@@ -84,9 +84,9 @@ class Bounds(DeclarationModel):
     Args:
         least_rows, most_rows: rows staged for all sinks together.
         most_quarantined, most_skipped: parts of the records read, from 0 to 1.
-        most_overwritten: part of an epoch's keys that an ``upsert`` target has already, for each such target.
+        most_overwritten: part of an epoch's keys that are in the table already, for each ``upsert`` target.
         measures: by SQL over the staged rows.
-        outside: what becomes of an epoch that is outside: ``wait`` for an approval, or ``abort``.
+        outside: whether an epoch outside shall ``wait`` for an approval, or ``abort``.
         statement_timeout: most time that each query may take.
     """
 

@@ -29,12 +29,10 @@ class EventTime(DeclarationModel):
     Args:
         column: a ``timestamptz`` column of the parsed record; a record without a time is a bad record.
         out_of_orderness: how much older a record may be than the newest earlier record of its partition.
-        idle_after: after this time without a record a partition stops holding the watermark back; None: it never
-            does. A partition with unread records is never idle, however small the epochs are. While every partition is
-            idle the watermark follows the clock of the database, and windows close in epochs that read nothing.
-        punctuation: a column of the parsed record by which a record carries the watermark of its partition. A
-            ``timestamptz`` is the watermark, and NULL sets none. A true ``boolean`` makes the record's own time the
-            watermark. No older record of the partition is expected then.
+        idle_after: after this time without a record a partition stops holding the watermark back; None: it never does
+            (docs/state-and-time.md).
+        punctuation: a ``timestamptz`` or ``boolean`` column of the parsed record by which a record carries the
+            watermark of its partition (docs/state-and-time.md).
     """
 
     column: str

@@ -68,8 +68,6 @@ class Input(DeclarationModel):
 class Sources(DeclarationModel):
     """Several sources that one pipeline reads, each epoch a range of each; a transform joins them.
 
-    In the ledger, in ``_topic`` and in messages, a topic is named ``input/topic``.
-
     Args:
         inputs: by name (letters, digits, ``_``, ``-`` and ``.``), at least two.
         records_per_epoch: most offsets in one epoch, shared between the partitions of all sources in proportion to

@@ -34,7 +34,7 @@ class Bytes(DeclarationModel):
 
 
 class Text(DeclarationModel):
-    """Each record's value as UTF-8 text, in one column. Invalid UTF-8 or a NUL makes a bad record.
+    """Each record's value as UTF-8 text, in one column.
 
     Args:
         column: name of the column.
@@ -62,10 +62,9 @@ class Json(DeclarationModel):
     Args:
         columns: members and their PostgreSQL types.
         paths: by column, where its member lies if not directly in the object: ``$.address.city``, or
-            ``$.address["zip code"]``. The column is NULL if an object on the path is missing or null. Anything else on
-            the path, also an array, makes a bad record. This and the following fields are only for ``parse``.
-        defaults: by column, the value of a missing member, as JSON; a member that is null is NULL. It also replaces the
-            value of an existing row in an upsert table. A record without a value takes no default.
+            ``$.address["zip code"]``. This and the following fields are only for ``parse``.
+        defaults: by column, the value of a missing member, as JSON; a member that is null is NULL. A record without a
+            value takes no default.
         unavailable: what a connector sends in place of a value that it does not have, such as Debezium's
             ``__debezium_unavailable_value``: as text, as bytes in base64 or hex, as uuid, or in an array or a map. An
             upsert table with ``keep_unavailable`` keeps its value; otherwise the record is bad.
@@ -136,7 +135,7 @@ class Regex(DeclarationModel):
     r"""Each record's whole value, matched by a regular expression with named groups.
 
     The syntax is RE2's (https://github.com/google/re2/wiki/Syntax), without look-ahead and backreference: the time of a
-    match grows with the length of the value alone. A value that does not match makes a bad record. A group that took no
+    match grows with the length of the value alone. A group that took no
     part in the match is NULL; a group that matched nothing is the empty text.
 
     Args:

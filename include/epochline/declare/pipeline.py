@@ -83,11 +83,11 @@ class Pipeline(DeclarationModel):
         transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict of DataFrames by table.
             With several `Sources` it gets a dict by input.
         sinks: target tables, and `KafkaTopic`, `Files` and `CustomSink`, which show an epoch after its commit.
-        state: tables of keyed state. The transform gets the state of the records' keys as a second argument, a dict of
-            DataFrames by table, and returns changed rows by table; a true ``_deleted`` deletes the key.
+        state: tables of keyed state. The transform gets the state of the records' keys as a second argument, and
+            returns changed rows by table.
         windows: aggregates per window of event time, or a SQL query over windows, in place of a transform.
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
-        bounds: what the epoch's numbers may be. An epoch outside waits for an approval, or is aborted.
+        bounds: what an epoch's numbers may be.
         schedule: Airflow's schedule: a ``timedelta``, a cron expression, ``@continuous``, or None for manual runs. If
             it is left out, a profile or the settings file may set an interval.
         wake_on_data: also start a run when records wait, at the earliest this long after the last commit. Airflow needs
@@ -97,8 +97,7 @@ class Pipeline(DeclarationModel):
             stage. By default the job uses ``postgres_connection``.
         settings: time-outs, pauses and restarts.
         profile: name of a profile, which sets what ``settings`` leave out.
-        commit_statement_timeout, lock_timeout: time-outs of the commit's transaction. A search for records that a
-            target refuses takes at most ``commit_statement_timeout``.
+        commit_statement_timeout, lock_timeout: time-outs of the commit's transaction.
         spark_conf: further Spark settings.
         tags: tags of the DAG.
     """

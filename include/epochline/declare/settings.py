@@ -68,10 +68,10 @@ class FailureRate(DeclarationModel):
 
 
 class Endless(DeclarationModel):
-    """Try again without a limit. Declared, it goes on whatever fails.
+    """Try again without a limit: declared, whatever fails.
 
-    It is the default of a pipeline with an interval: then the same error of code ends the retries after three attempts
-    (ADR 0049). Declared, each pause before a further attempt of such an error is twice the one before.
+    As the default with an interval, the same error of code ends the retries after three attempts (ADR 0049). Declared,
+    each further pause for such an error is twice the one before.
 
     Args:
         delay: least time between two attempts.
@@ -106,13 +106,12 @@ RestartStrategy = Annotated[FixedDelay | FailureRate | Endless | NoRestart, Fiel
 
 
 class Retention(DeclarationModel):
-    """How long the ledger keeps what no epoch needs any more. The janitor deletes it; None keeps it for ever.
+    """How long the ledger keeps what no epoch needs, until the janitor deletes it; None keeps it for ever.
 
     Args:
         quarantined: bytes, headers and reason of a quarantined record. Its position stays.
         before_images: copies of replaced rows. A restore across an older epoch is refused.
-        deleted_keys: keys that an upsert table deleted. Afterwards a record older than the tombstone brings its key
-            back.
+        deleted_keys: keys that an upsert table deleted. Later a record older than the tombstone brings its key back.
         ledger: details of ended epochs: parts, staging, refused rows. Epochs, ranges, receipts and actions stay.
     """
 
@@ -123,7 +122,7 @@ class Retention(DeclarationModel):
 
 
 class Settings(DeclarationModel):
-    """Settings of a pipeline's epochs; a duration is a ``timedelta``, seconds, or ISO 8601 text such as ``PT10S``.
+    """Settings of a pipeline's epochs.
 
     Args:
         interval: how often an epoch is planned. Only for the settings file and profiles: a declaration sets

@@ -14,7 +14,7 @@ from epochline.declare.specs import CustomSourceSpec
 
 
 class FromGroup(DeclarationModel):
-    """Begin at the offsets of a consumer group: the group of an earlier job on the topic, such as a Flink job.
+    """Begin at the offsets of a consumer group, such as that of an earlier Flink job.
 
     Args:
         group: the group's id. Its offsets are read once and never written.
@@ -105,7 +105,7 @@ class KafkaSource(DeclarationModel):
             `FromTimestamp` or `FromOffsets`. Resolved once, then kept as the partition's origin.
         records_per_epoch: most offsets in one epoch, shared between partitions in proportion to their backlog.
         mirror: whether each commit writes the heads to the consumer group ``epochline.<pipeline>``, for monitors and as
-            evidence. Without it only the sinks that follow the commit show that a ledger went back in time.
+            evidence. Without it only post-commit sinks reveal a restored ledger.
         gaps_expected: allow offsets without a record that nothing explains; the seal then does not count them.
         connection: id of the Airflow connection of the brokers.
     """
@@ -175,8 +175,7 @@ class CustomSource(DeclarationModel):
         label: name of the source in the ledger and in messages, in place of a topic; by default ``source``.
         connection: id of a connection, for secrets. The class then gets it as the argument ``connection``, an
             `epochline.config.connections.Connection`.
-        positions: ``dense`` if every position has a record, ``sparse`` if some may have none. A sparse source counts
-            the records of a range, and the seal compares the count with what was read.
+        positions: ``dense`` if every position has a record, ``sparse`` if some may have none (docs/sources.md).
         startup: where a partition begins that the pipeline has on its first plan: ``earliest`` or ``latest``.
         records_per_epoch: most offsets in one epoch, shared between partitions in proportion to their backlog.
     """

@@ -17,8 +17,8 @@ from epochline.errors import StateError
 class StateTable(PostgresTable):
     """Rows by key that a transform reads for the keys of an epoch's records and returns changed.
 
-    ``epochline migrate`` creates the table. ``_epoch`` is the epoch that last changed a row. Only epochs may change the
-    table: the pipeline stops if the next epoch finds another number of keys or another digest than the ledger.
+    ``epochline migrate`` creates the table. ``_epoch`` is the epoch that last changed a row. Only epochs may change
+    the table, or the pipeline stops.
 
     Args:
         table: ``table`` (in ``public``) or ``schema.table``.

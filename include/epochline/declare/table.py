@@ -32,27 +32,24 @@ class PostgresTable(DeclarationModel):
         table: ``table`` (in ``public``) or ``schema.table``.
         mode: ``append``; ``upsert`` by ``key``, where the highest ``order_by`` wins; ``add``, which sums ``measures``
             per ``key``; ``replace``, which replaces all rows by the epoch's rows.
-        columns: names and PostgreSQL types, from which ``epochline migrate`` creates the table. An existing ``append``
-            table with another shape, key or owner is refused. None: the table exists, its keys and its owner are its
-            own, and every plan reads its columns from the database.
+        columns: names and PostgreSQL types, from which ``epochline migrate`` creates the table. None: the table
+            exists, its keys and its owner are its own, and every plan reads its columns from the database.
         key: columns of the key (``upsert``, ``add``). In mode ``append`` a unique key: the business key, or the place
-            of the record, ``("_topic", "_partition", "_offset", "_row")``. `repeats` says what a second row does.
-        repeats: with a ``key`` in mode ``append``: ``refuse`` makes a repeat a bad record; ``skip`` keeps the first row
-            of the key, in one epoch that of the lowest topic, partition and offset, and counts the others.
+            of the record, ``("_topic", "_partition", "_offset", "_row")``.
+        repeats: with a ``key`` in mode ``append``: ``refuse`` makes a repeat a bad record; ``skip`` keeps the first
+            row, and counts the others (docs/sinks.md).
         order_by: columns whose highest value wins (``upsert``); by default the record's offset.
         measures: columns to sum (``add``): integer or numeric.
         tombstone: what a record without a value does to an upsert target; by default ``delete``. A row from ``parse``
             or ``transform`` with a true ``_deleted`` deletes its key in any case.
         lineage: whether the rows of the table carry ``_topic, _partition, _offset, _row, _epoch``.
-        aggregated: whether a ``transform`` makes rows that belong to no single record; they carry no lineage, in a
-            table only ``_epoch``.
-        insert_time: name of a ``timestamptz`` column, not among ``columns``, for the time at which the row's epoch was
-            planned.
-        before_images: the number of newest epochs whose replaced rows are kept for ``epochline restore`` (``upsert``,
+        aggregated: whether a ``transform`` makes rows of no single record; they carry no lineage, in a table only
+            ``_epoch``.
+        insert_time: name of a ``timestamptz`` column, not among ``columns``, for the time of the epoch's plan.
+        before_images: of how many newest epochs replaced rows are kept for ``epochline restore`` (``upsert``,
             ``add``).
         keep_unavailable: whether a column keeps its value where `Json` or `Avro` reads ``unavailable``, or a function
-            ``parse`` names it in the list ``_unavailable`` (``upsert`` with lineage, no ``transform``). Without an
-            older row of the key in the same partition the record is bad.
+            ``parse`` names it in the list ``_unavailable`` (``upsert`` with lineage, no ``transform``; docs/poison.md).
         select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default columns
             are taken by name.
     """

@@ -50,14 +50,10 @@ class KafkaTopic(DeclarationModel):
 
     Args:
         topic: its name; the topic must exist.
-        other_topics: further topics to which ``topic_column`` may send a record; they must exist. All are written in
-            one Kafka transaction.
-        topic_column: text column with the topic of each record: ``topic``, or one of ``other_topics``. Any other value
-            makes a bad record.
+        other_topics: further topics to which ``topic_column`` may send a record; they must exist.
+        topic_column: text column with the topic of each record: ``topic``, or one of ``other_topics``.
         value: `Bytes`, `Text`, `Json` or `Avro`: the columns of a record's value, and their format. Or
-            ``module:function`` from Arrow record batch (``columns`` and boolean ``_deleted``) to Arrow record batch,
-            one row per input row, in order: ``value``, and optionally ``key`` (bytes), ``headers`` (a list of structs
-            of ``key`` and ``value``) and ``_error`` (why the row cannot be sent). A deleted row has no value.
+            ``module:function``, a serializer of your own (docs/sinks.md).
         key: columns of the key: one is sent as its text (``bytea`` unchanged), several as a JSON object. Empty: no key.
         headers: by header, the column of its value.
         partition: column with the partition's number; by default the key decides, as with Kafka's own producer.
@@ -70,7 +66,7 @@ class KafkaTopic(DeclarationModel):
             table only ``_epoch``.
         semantics: ``at_least_once`` sends without a transaction: a crash repeats records of this topic (no INV-5).
         transaction_timeout: Kafka's ``transaction.timeout.ms``, at most what the broker allows. The seal refuses an
-            epoch whose outbox would take more than half of it.
+            epoch that would take more than half.
         max_unpublished_epochs: no epoch is planned while this many epochs wait to be shown.
         connection: id of the Airflow connection of the brokers.
     """
