@@ -18,7 +18,7 @@ from epochline.cli import connections, database, printing
 from epochline.config.connections import spark_writers
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, publish, stage
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError
+from epochline.errors import EpochAwaitsApprovalError, EpochError, EpochlineError, RecordsRefusedError, StackError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Run
 from epochline.protocol.quantities import counted
 from epochline.protocol.staging import StagingTicket
@@ -94,6 +94,8 @@ class Execution(ExitStack):
                 if last:
                     self._end_spark()
                 result = commit(self._ledger, self._offsets, epoch.pipeline, epoch.epoch_id)
+            except EpochAwaitsApprovalError:
+                raise  # also where on_cancel deletes: nobody cancelled it
             except BaseException as error:
                 self._abort(epoch, run, error)
                 raise

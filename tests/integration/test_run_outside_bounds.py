@@ -1,0 +1,31 @@
+"""`epochline run` with an epoch outside its bounds: it waits sealed, whatever the settings say of cancelled epochs."""
+
+from pathlib import Path
+
+from tests.commands import Call
+from tests.databases import query
+from tests.integration.people import declare
+
+
+def test_a_run_leaves_an_epoch_that_awaits_approval_and_the_next_one_commits_it_once_approved(
+    fed: str, call: Call, postgres_dsn: str, tmp_path: Path
+) -> None:
+    """INV-6: nobody cancelled the epoch, so `on_cancel` deletes nothing."""
+    settings = 'bounds=Bounds(most_rows=1), settings=Settings(on_cancel="delete"),'
+    declare(tmp_path, fed, more=settings)
+    file = tmp_path / "people.py"
+    file.write_text(file.read_text().replace("import Json", "import Bounds, Settings, Json"))
+    run = ("run", "people", "--once", "--master", "local[1]")
+
+    refusal = call.refusal(*run)
+
+    assert "awaits approval: 100 rows staged, at most 1 expected" in refusal
+    assert "epochline approve people 1 --reason" in refusal
+    assert "commits it" not in refusal
+    assert query(postgres_dsn, "SELECT state, approval FROM epochline.epochs") == [("PRE_COMMITTED", "awaited")]
+    assert "awaits approval" in call.refusal(*run)
+
+    call.shown("approve", "people", 1, "--reason", "a backlog", "--yes")
+    call(*run)
+    assert query(postgres_dsn, "SELECT count(*) FROM people WHERE _epoch = 1") == [(100,)]
+    assert query(postgres_dsn, "SELECT decided_reason FROM epochline.epochs WHERE epoch_id = 1") == [("a backlog",)]
