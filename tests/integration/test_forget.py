@@ -173,6 +173,24 @@ def test_a_key_that_a_tombstone_deleted_needs_no_target(bench: NewBench) -> None
     assert it.rows() == [("b", 3)]
 
 
+@pytest.mark.parametrize("set_aside_by", [1, 2])
+def test_a_restore_undoes_epochs_whose_quarantined_records_were_erased(bench: NewBench, set_aside_by: int) -> None:
+    """Whether the undone epoch set the record aside or requeued it; what has no bytes waits for no requeue (INV-9)."""
+    it = bench(**UPSERT, before_images=9).after([kv("a", 1)])
+    it.act("savepoint", WHY, name="first")
+    it.after([kv("b", 1)])
+    ((topic,),) = it.sql("SELECT DISTINCT topic_id FROM epochline.heads")
+    requeued = {"requeued_by": 2, "requeued_at": "2026-01-01"} if set_aside_by == 1 else {}
+    set_aside(it.dsn, 100, topic_id=topic, epoch_id=set_aside_by, key=HERS, **requeued)
+    forget(it, HERS)
+
+    it.act("restore", WHY, name="first")
+
+    assert it.rows() == [("a", 1)]
+    assert it.sql("SELECT requeued_by FROM epochline.quarantine") == [(1,)] * (set_aside_by == 1)
+    assert found(it.dsn, HERS) == []
+
+
 def test_a_target_alone_is_left_unless_it_is_asked_for(bench: NewBench) -> None:
     it = bench().after([kv(HERS, 1), kv("b", 1)])
 
