@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 from psycopg2 import sql
 
-from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Regex, Settings, Text
+from epochline import Bounds, Json, KafkaSource, KafkaTopic, Measure, Pipeline, PostgresTable, Regex, Settings, Text
 from epochline.audit import EpochResult, audit
 from epochline.coordinator.epoch_file import leave_file
 from epochline.errors import ActionRefusedError, SavepointFileError
@@ -189,6 +189,66 @@ def test_a_restore_undoes_epochs_whose_quarantined_records_were_erased(bench: Ne
     assert it.rows() == [("a", 1)]
     assert it.sql("SELECT requeued_by FROM epochline.quarantine") == [(1,)] * (set_aside_by == 1)
     assert found(it.dsn, HERS) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "other"),
+    [
+        ("varchar(5)", "abcdefg", "abcde"), ("char(3)", "abcd", "abc"), ("numeric(10)", "7.4", "7"),
+        ("numeric(10,2)", "1.004", "1"), ("timestamp(0)", "2026-01-01 10:00:00.4", "2026-01-01 10:00"),
+        ("bit(3)", "1011", "101"), ("date", "2026-01-01 10:00", "2026-01-01"), ("real", "16777217", "16777216"),
+        ("name", "x" * 64, "x" * 63), ("varchar(5)[]", "{abcdefg}", "{abcde}"),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_type_shortens_erases_no_row_of_another(
+    bench: NewBench, kind: str, given: str, other: str
+) -> None:
+    it = bench().after([kv("x", 1)])
+    query(it.dsn, f"ALTER TABLE t ALTER COLUMN k TYPE {kind} USING '{other}'::{kind}")
+
+    if kind in ("date", "real", "name"):
+        with pytest.raises(ActionRefusedError, match="target t: its columns shorten the value; write it as PostgreSQL"):
+            forget(it, f"k={given}", target=True)
+    else:
+        forget(it, f"k={given}", target=True)
+    assert it.sql("SELECT count(*) FROM t") == [(1,)]
+
+    forget(it, f"k={it.sql('SELECT k::text FROM t')[0][0]}", target=True)
+    assert it.sql("SELECT count(*) FROM t") == [(0,)]
+
+
+@pytest.mark.parametrize("key", ['say "hi"', "back\\slash", "new\nline", "O'Brien", 'é\u0301"', "a.b*c|"])
+def test_a_value_is_found_as_json_and_errors_quote_it(bench: NewBench, key: str) -> None:
+    it = bench(**UPSERT).after([kv(key, 1), kv("b", 1)])
+    for value in (key, "b"):
+        statement = (
+            'INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, "row", reason)'
+            " VALUES ('orders', 1, 1, 1, 't', %s, 'a rule')"
+        )
+        query(it.dsn, statement, json.dumps({"k": value}))
+    query(it.dsn, "UPDATE epochline.attempt SET error = %s", f"bad {key!r}")
+    query(it.dsn, "UPDATE epochline.epoch SET error = %s", f"bad {key}")
+
+    forget(it, f"k={key}", target=True)
+
+    assert it.sql('SELECT "row" FROM epochline.refused_row WHERE "row" IS NOT NULL') == [({"k": "b"},)]
+    ((said,),) = it.sql("SELECT error FROM epochline.attempt UNION SELECT error FROM epochline.epoch")
+    assert said.startswith("erased on ")
+    assert it.rows() == [("b", 1)]
+
+
+def test_a_number_in_what_the_bounds_said_is_erased(postgres_dsn: str) -> None:
+    """It has commas there; and the approval of the epoch does not keep it a second time."""
+    bounds = Bounds(measures=(Measure(name="newest", sql="SELECT max(n) FROM staged", most=1),))
+    it = lines(postgres_dsn, b"a=31234", bounds=bounds)
+    it.sealed()
+    it.act("approve", WHY, epoch=1)
+    it.commit(1)
+    assert it.sql("SELECT outside FROM epochline.epochs") == [("newest is 31,234, at most 1 expected",)]
+
+    forget(it, "n=31234", target=True)
+
+    assert found(postgres_dsn, "31,234") == []
 
 
 def test_a_target_alone_is_left_unless_it_is_asked_for(bench: NewBench) -> None:
