@@ -59,10 +59,11 @@ class Forget(DirectAction[ForgetParameters, None]):
                 f"{unfinished} is {unfinished.state} and may hold the values; let {unfinished.run} finish it, or abort"
                 " it first."
             )
-        due = set(tx.receipts.unpublished(pipeline)) & {topic.name for topic in declared.topics}
+        # Of any sink: one that is no longer declared shows its epochs, too.
+        due = tx.receipts.unpublished(pipeline)
         if due:
             return refused(
-                f"committed epochs wait in the outbox of {', '.join(sorted(due))} and may hold the values; run"
+                f"committed epochs wait to be shown by {', '.join(due)} and may hold the values; run"
                 f" `epochline publish {pipeline}` first."
             )
         records = _Records(tx, case, declared, key)
