@@ -22,8 +22,9 @@ _SHOWN = 10
 """A preview names this many records at most."""
 
 _NOT_ERASED = (
-    "not erased: Kafka's topics, what topics and files of sinks show, exported savepoints, backups; PostgreSQL's dead"
-    " rows and statistics until it vacuums and analyzes, its WAL and its logs; logs of Airflow and Spark"
+    "not erased: Kafka's topics, what topics and files of sinks show, exported savepoints, backups; reasons that people"
+    " gave, and numbers with which bounds compare; PostgreSQL's dead rows and statistics until it vacuums and analyzes,"
+    " its WAL and its logs; logs of Airflow and Spark"
 )
 
 

@@ -176,7 +176,8 @@ class PostgresErasures(InTransaction):
         columns = columns_of(self._connection, place)
         if not columns:
             return
-        condition, spelled = None, sql.SQL("true")
+        condition: sql.Composable | None = None
+        spelled: sql.Composable = sql.SQL("true")
         if key.keys() <= columns.keys():
             parts = {
                 column: {"c": column, "v": sql.Literal(value), "kind": sql.SQL(_unlimited(columns[column]))}
