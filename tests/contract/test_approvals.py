@@ -91,7 +91,7 @@ def test_an_approved_epoch_is_committed_by_its_run_or_the_next_one(world: World,
     done = act(world, "approve", epoch=1)
 
     assert (done.row.actor, done.row.reason, done.row.epoch_id) == (ORDER.actor, ORDER.reason, 1)
-    assert done.row.before["outside"] == SAID
+    assert done.row.before == {"state": "PRE_COMMITTED", "attempt": 1, "approval": "awaited"}
     assert world.visible() == []
     if by == "its run":
         world.commit(1)

@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 from psycopg2 import sql
 
-from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Regex, Settings, Text
+from epochline import Bounds, Json, KafkaSource, KafkaTopic, Measure, Pipeline, PostgresTable, Regex, Settings, Text
 from epochline.audit import EpochResult, audit
 from epochline.coordinator.epoch_file import leave_file
 from epochline.errors import ActionRefusedError, SavepointFileError
@@ -173,6 +173,84 @@ def test_a_key_that_a_tombstone_deleted_needs_no_target(bench: NewBench) -> None
     assert it.rows() == [("b", 3)]
 
 
+@pytest.mark.parametrize("set_aside_by", [1, 2])
+def test_a_restore_undoes_epochs_whose_quarantined_records_were_erased(bench: NewBench, set_aside_by: int) -> None:
+    """Whether the undone epoch set the record aside or requeued it; what has no bytes waits for no requeue (INV-9)."""
+    it = bench(**UPSERT, before_images=9).after([kv("a", 1)])
+    it.act("savepoint", WHY, name="first")
+    it.after([kv("b", 1)])
+    ((topic,),) = it.sql("SELECT DISTINCT topic_id FROM epochline.heads")
+    requeued: dict[str, Any] = {"requeued_by": 2, "requeued_at": "2026-01-01"} if set_aside_by == 1 else {}
+    set_aside(it.dsn, 100, topic_id=topic, epoch_id=set_aside_by, key=HERS, **requeued)
+    forget(it, HERS)
+
+    it.act("restore", WHY, name="first")
+
+    assert it.rows() == [("a", 1)]
+    assert it.sql("SELECT requeued_by FROM epochline.quarantine") == [(1,)] * (set_aside_by == 1)
+    assert found(it.dsn, HERS) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "other"),
+    [
+        ("varchar(5)", "abcdefg", "abcde"), ("char(3)", "abcd", "abc"), ("numeric(10)", "7.4", "7"),
+        ("numeric(10,2)", "1.004", "1"), ("timestamp(0)", "2026-01-01 10:00:00.4", "2026-01-01 10:00"),
+        ("bit(3)", "1011", "101"), ("date", "2026-01-01 10:00", "2026-01-01"), ("real", "16777217", "16777216"),
+        ("name", "x" * 64, "x" * 63), ("varchar(5)[]", "{abcdefg}", "{abcde}"),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_type_shortens_erases_no_row_of_another(
+    bench: NewBench, kind: str, given: str, other: str
+) -> None:
+    it = bench().after([kv("x", 1)])
+    query(it.dsn, f"ALTER TABLE t ALTER COLUMN k TYPE {kind} USING '{other}'::{kind}")
+
+    if kind in ("date", "real", "name"):
+        with pytest.raises(ActionRefusedError, match="target t: its columns shorten the value; write it as PostgreSQL"):
+            forget(it, f"k={given}", target=True)
+    else:
+        forget(it, f"k={given}", target=True)
+    assert it.sql("SELECT count(*) FROM t") == [(1,)]
+
+    forget(it, f"k={it.sql('SELECT k::text FROM t')[0][0]}", target=True)
+    assert it.sql("SELECT count(*) FROM t") == [(0,)]
+
+
+@pytest.mark.parametrize("key", ['say "hi"', "back\\slash", "new\nline", "O'Brien", 'é\u0301"', "a.b*c|"])
+def test_a_value_is_found_as_json_and_errors_quote_it(bench: NewBench, key: str) -> None:
+    it = bench(**UPSERT).after([kv(key, 1), kv("b", 1)])
+    for value in (key, "b"):
+        statement = (
+            'INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, "row", reason)'
+            " VALUES ('orders', 1, 1, 1, 't', %s, 'a rule')"
+        )
+        query(it.dsn, statement, json.dumps({"k": value}))
+    query(it.dsn, "UPDATE epochline.attempt SET error = %s", f"bad {key!r}")
+    query(it.dsn, "UPDATE epochline.epoch SET error = %s", f"bad {key}")
+
+    forget(it, f"k={key}", target=True)
+
+    assert it.sql('SELECT "row" FROM epochline.refused_row WHERE "row" IS NOT NULL') == [({"k": "b"},)]
+    ((said,),) = it.sql("SELECT error FROM epochline.attempt UNION SELECT error FROM epochline.epoch")
+    assert said.startswith("erased on ")
+    assert it.rows() == [("b", 1)]
+
+
+def test_a_number_in_what_the_bounds_said_is_erased(postgres_dsn: str) -> None:
+    """It has commas there; and the approval of the epoch does not keep it a second time."""
+    bounds = Bounds(measures=(Measure(name="newest", sql="SELECT max(n) FROM staged", most=1),))
+    it = lines(postgres_dsn, b"a=31234", bounds=bounds)
+    it.sealed()
+    it.act("approve", WHY, epoch=1)
+    it.commit(1)
+    assert it.sql("SELECT outside FROM epochline.epochs") == [("newest is 31,234, at most 1 expected",)]
+
+    forget(it, "n=31234", target=True)
+
+    assert found(postgres_dsn, "31,234") == []
+
+
 def test_a_target_alone_is_left_unless_it_is_asked_for(bench: NewBench) -> None:
     it = bench().after([kv(HERS, 1), kv("b", 1)])
 
@@ -182,7 +260,8 @@ def test_a_target_alone_is_left_unless_it_is_asked_for(bench: NewBench) -> None:
     forget(it, f"k={HERS}", target=True)
 
     assert "target t: 1 row not erased; --target erases them" in lines
-    assert any(line.startswith("not erased: Kafka's topics") for line in lines)
+    ((told,),) = [[line] for line in lines if line.startswith("not erased: Kafka's topics")]
+    assert "reasons that people gave" in told
     assert left == ["public.t"]
     assert found(it.dsn, HERS) == []
 
@@ -344,9 +423,13 @@ def test_an_epoch_in_flight_and_an_outbox_are_refused_by_name(bench: NewBench, p
 def test_unsent_rows_of_a_topic_are_published_first(postgres_dsn: str, kafka_bootstrap: str) -> None:
     world = new_world(postgres_dsn, kafka_bootstrap, KafkaTopic(topic="out", value=Text(), columns={"value": "text"}))
     world.epoch(HERS)
+    declared = world.it.pipeline
 
-    with pytest.raises(ActionRefusedError, match="wait in the outbox of .*out.* and may hold the values"):
-        forget(world.it, f"value={HERS}", target=True)
+    for sinks in (declared.sinks, declared.targets):
+        world.it.pipeline = declared.model_copy(update={"sinks": sinks})  # also without the topic
+        with pytest.raises(ActionRefusedError, match="wait to be shown by .*out.* and may hold the values"):
+            forget(world.it, f"value={HERS}", target=True)
+    world.it.pipeline = declared
     world.it.publish()
     forget(world.it, f"value={HERS}", target=True)
 

@@ -126,6 +126,18 @@ def test_ends_of_logs_that_are_old_are_not_told_as_new(world: World, reader: str
     assert [one for one in values if one.startswith(("lag_", "time_to_loss"))] == []
 
 
+def test_before_a_first_commit_nobody_knows_how_old_unread_records_are(world: World, reader: str) -> None:
+    """A pipeline that never commits does not look as if it were up to date, and far from a loss, at each refresh."""
+    aborted(world, 1)
+    for _ in range(2):
+        retain(world)
+
+    values = told(reader)
+
+    assert values["lag_records orders"] == 15
+    assert not {"lag_seconds orders", "time_to_loss_seconds orders"} & values.keys()
+
+
 def test_a_topic_that_is_no_longer_read_does_not_make_the_ends_old(
     world: World, reader: str, postgres_dsn: str
 ) -> None:

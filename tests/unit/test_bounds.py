@@ -119,6 +119,8 @@ def test_a_change_is_measured_from_the_median_of_earlier_epochs(
 def test_without_an_earlier_epoch_the_declaration_says_what_an_epoch_is() -> None:
     assert measured(Decimal(7), change=0.5) == ["sum is 7, and no earlier epoch has a number to compare it with"]
     assert measured(Decimal(7), change=0.5, first="inside") == []
+    infinite = ["sum is Infinity, and no earlier epoch has a number to compare it with"]
+    assert measured(Decimal("Infinity"), change=0.5, first="inside") == infinite, "no epoch would ever be compared"
 
 
 def test_only_finite_numbers_are_kept_for_later_epochs_and_under_a_key_that_changes_with_the_sql() -> None:

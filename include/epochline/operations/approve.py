@@ -63,7 +63,7 @@ class Approve(DirectAction[DecisionParameters, None]):
         before = {"state": str(epoch.state), "attempt": epoch.attempt, "approval": str(Approval.AWAITED)}
         return ActionPreview(
             lines=approving(epoch, epoch.run, attempt=epoch.attempt, outside=epoch.outside),
-            before={**before, "outside": epoch.outside},
+            before=before,  # not what is outside, which may be a person's value: an action is kept for ever
             after={**before, "approval": str(Approval.APPROVED)},
             epoch_id=epoch.epoch_id,
         )

@@ -22,8 +22,9 @@ _SHOWN = 10
 """A preview names this many records at most."""
 
 _NOT_ERASED = (
-    "not erased: Kafka's topics, what topics and files of sinks show, exported savepoints, backups; PostgreSQL's dead"
-    " rows and statistics until it vacuums and analyzes, its WAL and its logs; logs of Airflow and Spark"
+    "not erased: Kafka's topics, what topics and files of sinks show, exported savepoints, backups; reasons that people"
+    " gave, and numbers with which bounds compare; PostgreSQL's dead rows and statistics until it vacuums and analyzes,"
+    " its WAL and its logs; logs of Airflow and Spark"
 )
 
 
@@ -59,10 +60,11 @@ class Forget(DirectAction[ForgetParameters, None]):
                 f"{unfinished} is {unfinished.state} and may hold the values; let {unfinished.run} finish it, or abort"
                 " it first."
             )
-        due = set(tx.receipts.unpublished(pipeline)) & {topic.name for topic in declared.topics}
+        # Of any sink: one that is no longer declared shows its epochs, too.
+        due = tx.receipts.unpublished(pipeline)
         if due:
             return refused(
-                f"committed epochs wait in the outbox of {', '.join(sorted(due))} and may hold the values; run"
+                f"committed epochs wait to be shown by {', '.join(due)} and may hold the values; run"
                 f" `epochline publish {pipeline}` first."
             )
         records = _Records(tx, case, declared, key)

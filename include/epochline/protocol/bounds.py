@@ -109,7 +109,7 @@ def _beyond(measure: Measure, value: Value, earlier: Sequence[Decimal] | None) -
     if measure.change is None or earlier is None:
         return
     if not earlier:
-        if measure.first == "outside":
+        if measure.first == "outside" or not value.is_finite():
             yield f"{measure} is {plain(value)}, and no earlier epoch has a number to compare it with"
         return
     median = statistics.median(earlier)

@@ -1,10 +1,12 @@
 """Old history, and values that an operator erases: the adapter behind `epochline.ports.Erasures`."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import psycopg2
@@ -21,8 +23,12 @@ from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.columns import TargetColumn, columns_of
 from epochline.postgres.targets.images import drop_tables, image_tables
 from epochline.postgres.targets.states import PostgresStates, state_now
+from epochline.protocol.bounds import plain
 
 _PAGE = 200
+
+_SHORTENING = {"date", "name", '"char"', "real", "double precision"}
+"""Types that turn a value into another one in silence: that of somebody else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,8 @@ class _Copy:
     table: sql.Identifier
     columns: Mapping[str, TargetColumn]
     condition: sql.Composable | None
+    spelled: sql.Composable
+    """Whether a type that shortens values takes those of the key as they are."""
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -134,12 +142,15 @@ class PostgresErasures(InTransaction):
 
     def _number(self, copy: _Copy) -> int:
         try:
-            [(rows,)] = query(self._connection, "SELECT count(*) FROM {table} WHERE {condition}", **copy.parts)
+            counting = "SELECT count(*), {spelled} FROM {table} WHERE {condition}"
+            [(rows, is_exact)] = query(self._connection, counting, **copy.parts, spelled=copy.spelled)
         except (psycopg2.DataError, psycopg2.errors.UndefinedFunction) as error:
             # Not chained: the driver's error shows the value.
             said = f"{copy.name}: its columns take no such value ({type(error).__name__})."
         else:
-            return int(rows)
+            if is_exact:
+                return int(rows)
+            said = f"{copy.name}: its columns shorten the value; write it as PostgreSQL shows it."
         raise ActionRefusedError(f"{said} Nothing was changed.")
 
     def _copies(self, pipeline: str, key: Mapping[str, str]) -> Iterator[_Copy]:
@@ -165,22 +176,23 @@ class PostgresErasures(InTransaction):
         columns = columns_of(self._connection, place)
         if not columns:
             return
-        condition = None
+        condition: sql.Composable | None = None
+        spelled: sql.Composable = sql.SQL("true")
         if key.keys() <= columns.keys():
-            equal = "{c} = CAST({v} AS {kind})"
-            condition = joined(
-                (
-                    compose(equal, c=column, v=sql.Literal(value), kind=sql.SQL(columns[column].kind))
-                    for column, value in key.items()
-                ),
-                " AND ",
-            )
-        yield _Copy(kind=kind, of=of, name=name, table=table, columns=columns, condition=condition)
+            parts = {
+                column: {"c": column, "v": sql.Literal(value), "kind": sql.SQL(_unlimited(columns[column]))}
+                for column, value in key.items()
+            }
+            condition = joined((compose("{c} = CAST({v} AS {kind})", **part) for part in parts.values()), " AND ")
+            same = "CAST(CAST({v} AS {kind}) AS text) = {v}"
+            shortened = [compose(same, **part) for name, part in parts.items() if columns[name].plain in _SHORTENING]
+            spelled = joined([spelled, *shortened], " AND ")
+        yield _Copy(kind=kind, of=of, name=name, table=table, columns=columns, condition=condition, spelled=spelled)
 
     def _mentioned(self, pipeline: str, key: Mapping[str, str]) -> dict[str, Any]:
         """The values as regular expressions of whole words, for texts that quote them."""
-        escaped = [re.sub(r"(\W)", r"\\\1", value) for value in key.values()]
-        return {"pipeline": pipeline, "patterns": [rf"(^|\W){value}(\W|$)" for value in escaped]}
+        spellings = (sorted(re.sub(r"(\W)", r"\\\1", text) for text in _spellings(value)) for value in key.values())
+        return {"pipeline": pipeline, "patterns": [rf"(^|\W)({'|'.join(texts)})(\W|$)" for texts in spellings]}
 
     def erase(
         self,
@@ -213,6 +225,7 @@ class PostgresErasures(InTransaction):
             "erase_refused",
             "erase_attempt_errors",
             "erase_epoch_errors",
+            "erase_outside",
             "erase_plan_failure",
             "erase_pause",
         ):
@@ -259,3 +272,16 @@ class PostgresErasures(InTransaction):
     def delete_files(self, pipeline: str) -> Mapping[str, int]:
         folders = self.folders(pipeline) if self.has_state(pipeline) else ()
         return {str(path): delete_all(path) for path in (epoch_folder(folder, pipeline) for folder in folders)}
+
+
+def _unlimited(column: TargetColumn) -> str:
+    """The column's type without a limit to which a cast would shorten a value: that may be somebody else's."""
+    return f"{column.plain}[]" if column.arrays else column.plain
+
+
+def _spellings(value: str) -> set[str]:
+    """How texts of the ledger write a value: as it is, as in JSON, as Python quotes it, or with commas in a number."""
+    texts = {value, json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    if re.fullmatch(r"-?\d{1,100}(\.\d{1,100})?", value):
+        texts.add(plain(Decimal(value)))
+    return texts

@@ -134,6 +134,7 @@ SELECT (SELECT count(*) FROM epochline.refused_row
         WHERE pipeline = %(pipeline)s AND concat("row", ' ', reason) ~ ALL (%(patterns)s::text[])),
        (SELECT count(*) FROM epochline.attempt WHERE pipeline = %(pipeline)s AND error ~ ALL (%(patterns)s::text[])),
        (SELECT count(*) FROM epochline.epoch WHERE pipeline = %(pipeline)s AND error ~ ALL (%(patterns)s::text[])),
+       (SELECT count(*) FROM epochline.epoch WHERE pipeline = %(pipeline)s AND outside ~ ALL (%(patterns)s::text[])),
        (SELECT count(*) FROM epochline.plan_failure WHERE pipeline = %(pipeline)s AND error ~ ALL (%(patterns)s::text[])),
        (SELECT count(*) FROM epochline.pipeline
         WHERE pipeline = %(pipeline)s AND paused_reason ~ ALL (%(patterns)s::text[]))
@@ -151,6 +152,10 @@ WHERE pipeline = %(pipeline)s AND error ~ ALL (%(patterns)s::text[])
 -- name: erase_epoch_errors
 -- Erase errors of epochs that mention every value of a key.
 UPDATE epochline.epoch SET error = %(said)s WHERE pipeline = %(pipeline)s AND error ~ ALL (%(patterns)s::text[])
+
+-- name: erase_outside
+-- Erase how epochs differed from their bounds, where it mentions every value of a key.
+UPDATE epochline.epoch SET outside = %(said)s WHERE pipeline = %(pipeline)s AND outside ~ ALL (%(patterns)s::text[])
 
 -- name: erase_plan_failure
 -- Erase the error of a plan that mentions every value of a key.

@@ -38,8 +38,11 @@ WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s) AND requeued_by IS
   AND (erased_at IS NULL OR requeued_by <> epoch_id)
 
 -- name: free_requeued
--- Mark the records that these epochs requeued as not requeued.
-UPDATE epochline.quarantined_record SET requeued_by = NULL, requeued_at = NULL
+-- Mark the records that these epochs requeued as not requeued. An erased record names its own epoch: nothing of it can be
+-- requeued.
+UPDATE epochline.quarantined_record
+SET requeued_by = CASE WHEN erased_at IS NOT NULL THEN epoch_id END,
+    requeued_at = CASE WHEN erased_at IS NOT NULL THEN requeued_at END
 WHERE pipeline = %(pipeline)s AND requeued_by = ANY (%(epochs)s)
 
 -- name: delete_claims

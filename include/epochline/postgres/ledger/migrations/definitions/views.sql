@@ -64,7 +64,9 @@ LEFT JOIN epochline.planned_range r
 -- Kafka keeps order by offset, so an unread record came after the newest committed one.
 CROSS JOIN LATERAL (
     SELECT CASE WHEN l.last_stable > coalesce(h.next_offset, l.log_start)
-           THEN greatest(l.caught_up_at, least(r.newest_timestamp, l.observed_at)) END AS unread_since) u;
+           THEN greatest(l.caught_up_at,
+                         CASE WHEN r.newest_timestamp < l.observed_at THEN r.newest_timestamp
+                              WHEN r.newest_timestamp IS NOT NULL THEN l.observed_at END) END AS unread_since) u;
 
 -- Every range of every chain. Ranges of an earlier generation are superseded: kept, but no longer read.
 CREATE OR REPLACE VIEW epochline.committed_ranges AS
