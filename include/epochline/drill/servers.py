@@ -112,17 +112,7 @@ class Servers:
                 with suppress(UnknownTopicOrPartitionError):
                     admin.delete_topics([topic])
             admin.create_topics(_topics(partitions), wait_for_metadata=True)
-        reports, sent = Reports(self.kafka, SOURCE), 0
-        producer = new_producer(self.kafka, reports, {"client.id": "epochline-drill"})
-        try:
-            queue = RecordQueue(producer, reports, "copying records")
-            for topic, partition, record in records:
-                queue.put(topic, record, partition)
-                sent += 1
-            queue.settle()
-        finally:
-            discard(producer)
-        return sent
+        return self._send("copying records", records)
 
     def prepare(self, definitions: str) -> list[str]:
         """Make the database that every run begins with; returns what of the targets' definitions was refused.
@@ -166,16 +156,22 @@ class Servers:
         self.files.mkdir(mode=0o700)  # The home of root's stack can be entered by anybody.
 
     def _forget_markers(self) -> None:
-        reports = Reports(self.kafka, SOURCE)
-        producer = new_producer(self.kafka, reports, {})
+        keys = (Marker.key(self._pipeline.name, sink.name) for sink in self._pipeline.topics)
+        self._send("forgetting markers", ((CONTROL_TOPIC, 0, Outgoing(key, None)) for key in keys))
+
+    def _send(self, doing: str, records: Iterable[tuple[str, int, Outgoing]]) -> int:
+        """Send records, each to its topic and partition; returns their number once Kafka has all."""
+        reports, sent = Reports(self.kafka, SOURCE), 0
+        producer = new_producer(self.kafka, reports, {"client.id": "epochline-drill"})
         try:
-            queue = RecordQueue(producer, reports, "forgetting markers")
-            for sink in self._pipeline.topics:
-                key = Marker.key(self._pipeline.name, sink.name)
-                queue.put(CONTROL_TOPIC, Outgoing(key, None), 0)
+            queue = RecordQueue(producer, reports, doing)
+            for topic, partition, record in records:
+                queue.put(topic, record, partition)
+                sent += 1
             queue.settle()
         finally:
             discard(producer)
+        return sent
 
     def run(self, most: int, fault: str | None = None) -> Ran:
         """Run the pipeline as its next run would be made, until nothing is left to read.
