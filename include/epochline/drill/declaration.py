@@ -13,7 +13,11 @@ from epochline.config.registry import registry_connections
 from epochline.config.resolve import file_settings, resolve_settings
 from epochline.declare.external import CustomSink, Files
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.settings import FailureRate
 from epochline.errors import ConfigurationError
+
+_ANY_NUMBER = 1_000_000
+"""Of aborted epochs: a declaration without a number would leave it to a profile."""
 
 _DAG_FILE = '''"""Written by a drill."""
 
@@ -77,6 +81,12 @@ def shadow_of(declared: Pipeline, folder: Path) -> Shadow:
     if settings.minimum_pause:
         changes.append("there is no pause between two epochs")
     body["settings"]["minimum_pause"] = "PT0S"
+    if settings.tolerable_failures is not None:
+        changes.append("any number of aborted epochs is tolerated: each kill aborts one, and nobody resumes here")
+        body["settings"]["tolerable_failures"] = _ANY_NUMBER
+    if isinstance(settings.restart, FailureRate):
+        changes.append("attempts fail as often as they are killed: restart is endless")
+        body["settings"]["restart"] = {"kind": "endless"}
     if settings.epoch_files is not None:
         changes.append("epochs leave their files in the drill's folder")
         body["settings"]["epoch_files"] = str(folder / "epoch-files")
