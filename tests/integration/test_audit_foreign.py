@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from tests.commands import Call
+from tests.commands import Call, connect_to
 from tests.integration.kafka_topics import delete_records, make_topic, produce
 
 T0 = 1_772_323_200_000  # 2026-03-01T00:00:00Z
@@ -39,7 +39,13 @@ EXACT = {"missing": 0, "doubled": 0, "extra": 0, "changed": 0}
 
 
 def order(number: int | None, **changes: Any) -> bytes:
-    fields = {"id": number, "name": f"näme {number}", "price": "1.50", "seen": "2024-02-29T01:02:03Z", "extra": {"b": 1}}
+    fields = {
+        "id": number,
+        "name": f"näme {number}",
+        "price": "1.50",
+        "seen": "2024-02-29T01:02:03Z",
+        "extra": {"b": 1},
+    }
     return json.dumps({**fields, **changes}).encode()
 
 
@@ -104,8 +110,6 @@ class Theirs:
 def theirs(on_servers: Call, new_database: Callable[[], str], kafka_bootstrap: str, topic_name: str,
            tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Theirs:  # fmt: skip
     """Without any ledger: a database of its own, whose login may only read the table."""
-    from tests.commands import connect_to
-
     dsn = new_database()
     connect_to(monkeypatch, postgres=dsn, kafka=kafka_bootstrap)
     make_topic(kafka_bootstrap, topic_name, 2)
@@ -121,7 +125,10 @@ def test_missing_doubled_and_changed_rows_of_a_naive_writer_are_told_exactly(the
     theirs.produce(0, *(order(n) for n in range(40)))
     theirs.produce(1, *(order(n) for n in range(100, 120)), order(7, name="a second record of a key"))
     theirs.write()
-    assert theirs.audit(declared, *lineage, code=0) == ([], {**theirs.audit(declared, *lineage, code=0)[1], "totals": EXACT})
+    assert theirs.audit(declared, *lineage, code=0) == (
+        [],
+        {**theirs.audit(declared, *lineage, code=0)[1], "totals": EXACT},
+    )
     theirs.sql("TRUNCATE orders")
     theirs.write((0, 3), (0, 4), (1, 5), (1, 5))
     theirs.sql("DELETE FROM orders WHERE id IN (10, 111)")
@@ -136,3 +143,101 @@ def test_missing_doubled_and_changed_rows_of_a_naive_writer_are_told_exactly(the
     ]  # fmt: skip
     assert said["totals"] == {"missing": 2, "doubled": 4, "extra": 0, "changed": 2}
     assert said["differences"] == 8
+
+
+def test_only_the_records_between_the_times_are_compared_and_what_straddles_is_said(theirs: Theirs) -> None:
+    """The first record at `--from` or later begins, the first at `--until` or later ends; late ones are counted."""
+    theirs.produce(0, order(0), minute=-5)
+    theirs.produce(0, order(1), order(2), minute=5)
+    theirs.produce(0, order(3), minute=-1)  # came late
+    theirs.produce(0, order(4), minute=59)
+    theirs.produce(0, order(5), minute=60)
+    theirs.produce(0, order(6), minute=30)  # comes after the end
+    theirs.sql('INSERT INTO orders (src, part, "off%set") VALUES (NULL, 0, 1)')
+
+    differences, said = theirs.audit("", *PLACES, code=1)
+
+    assert [one[:3] for one in differences] == [("missing", 0, offset) for offset in (1, 2, 3, 4)]
+    assert said["not_judged"] == ["1 rows have no place: NULL in a column of it"]
+    file = theirs.folder / "not_a_dag.py"
+    out = theirs.call("audit", "--declaration", file, *FROM, *UNTIL, *PLACES)[1]
+    assert f"{theirs.topic}-0 [1, 5): 4 records, 1 with a time before --from; 2 offsets after it not compared" in out
+    assert "Eve" not in out
+
+
+def test_rows_of_no_record_are_extra_where_the_table_holds_places(theirs: Theirs) -> None:
+    """Also the row of a record that the declaration refuses, and of an offset that holds no record."""
+    theirs.produce(0, order(1), order(2, price="no number"), order(3))
+    theirs.sql(f"INSERT INTO orders SELECT n, 'näme ' || n, 1.5, '2024-02-29T01:02:03Z', '{{\"b\":1}}', '{theirs.topic}', 0,"
+               " n - 1 FROM generate_series(1, 3) n")  # fmt: skip
+
+    differences, said = theirs.audit("", *PLACES, code=1)
+
+    assert (differences, said["refused"]) == ([("extra", 0, 1, 1, [])], 1)
+    theirs.sql("DELETE FROM orders WHERE id = 2")
+    assert theirs.audit("", *PLACES, code=0)[0] == []
+    # By key, no row can be looked for of a record that gives none.
+    assert theirs.audit(BY_KEY, code=3)[1]["not_judged"] == [
+        "1 records give no key, because the declaration refuses them"
+    ]
+
+
+def test_what_records_outside_the_times_may_explain_is_not_judged_by_key(theirs: Theirs) -> None:
+    """A row too many may be another record's with the same key; a row that is missing is missing."""
+    theirs.produce(0, order(1), minute=-5)
+    theirs.produce(0, order(1), order(2), order(3))
+    theirs.produce(1, order(2, name="later"), minute=90)
+    theirs.write()
+    theirs.sql("DELETE FROM orders WHERE id = 3")
+
+    differences, said = theirs.audit(BY_KEY, code=1)
+
+    assert differences == [("missing", 0, 3, 1, [])]
+    assert said["not_judged"] == ["2 keys: records before or after the time have them, too"]
+    theirs.produce(0, order(4, name=None), order(None))
+    delete_records(theirs.bootstrap, theirs.topic, {0: 1})
+    assert theirs.audit(BY_KEY, code=1)[1]["totals"] == {**EXACT, "missing": 3}
+
+
+def test_the_last_state_of_each_key_is_what_an_upsert_table_should_have(theirs: Theirs) -> None:
+    """A lost update, a deletion that was not made, a row that stands twice; a later record excuses what it changed."""
+    theirs.produce(0, *(order(n) for n in range(6)), minute=-5, key=b"k")
+    theirs.produce(0, *(order(n, name="new") for n in range(6)), order(9, name="new"))
+    theirs.produce(0, order(5, name="newest"), order(0, name="newest"), minute=70)
+    theirs.write()
+    theirs.sql(
+        'DELETE FROM orders o WHERE EXISTS (SELECT FROM orders n WHERE n.id = o.id AND n."off%set" > o."off%set")'
+    )
+    upsert = 'mode="upsert", key="id", lineage=False'
+
+    assert theirs.audit(upsert, code=3) == ([], {**theirs.audit(upsert, code=3)[1], "totals": EXACT})
+    theirs.sql("UPDATE orders SET name = 'näme 1' WHERE id = 1; INSERT INTO orders SELECT * FROM orders WHERE id = 2;"
+               "DELETE FROM orders WHERE id IN (3, 5)")  # fmt: skip
+
+    differences, said = theirs.audit(upsert, code=1)
+    assert differences == [
+        ("changed", 0, 7, 1, ["name"]), ("doubled", 0, 8, 1, []), ("missing", 0, 9, 1, []),
+    ]  # fmt: skip
+    assert said["not_judged"] == ["2 keys: records before or after the time have them, too"]
+
+
+def test_what_does_not_fit_is_refused_by_name(theirs: Theirs) -> None:
+    theirs.produce(0, order(1))
+    file, audit = theirs.folder / "not_a_dag.py", ("audit", "--declaration")
+    for table, more, said in (
+        ("", (), "declare a key="), ("", ("--lineage", "offset=off%set"), "needs partition and offset"),
+        ("", ("--lineage", "partition=part", "--lineage", "offset=nothing"), "has no column nothing"),
+        ("", ("--lineage", "partition=part", "--lineage", "offset=name"), "cannot be compared by place"),
+        ('mode="replace"', (), "depends on all records"),
+        (BY_KEY.replace("id", "name") + ', select="nowhere:f"', (), "nowhere"),
+    ):  # fmt: skip
+        file.write_text(DECLARED.format(columns=COLUMNS, topic=theirs.topic, table=table))
+        theirs.sql("INSERT INTO orders (name, part) VALUES ('no number', 0)")
+        found, out, err = theirs.call(*audit, file, *FROM, *UNTIL, *more)
+        assert (found in (1, 2), out, said in err) == (True, "", True), err
+    assert theirs.call(*audit, file, *FROM)[0] == 2
+    assert theirs.call(*audit, file, *UNTIL, "--from", "2026-03-01T02:00:00Z")[0] != 0
+    assert "there is no file" in theirs.call(*audit, theirs.folder / "gone.py", *FROM, *UNTIL)[2]
+    assert theirs.call("audit")[0] == 2
+    file.write_text("x = 1")
+    assert "has no variable that is a Pipeline" in theirs.call(*audit, file, *FROM, *UNTIL)[2]

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from epochline.arrow.cast.batches import record_batch
 from epochline.arrow.stage.batch_rows import BatchRows
-from epochline.audit.foreign_rows import ForeignDifference, ForeignRows, Identity
+from epochline.audit.foreign_rows import ForeignDifference, ForeignRows
+from epochline.audit.foreign_statement import Identity
 from epochline.audit.reading import flow_of
 from epochline.audit.session import AuditSession, open_session
 from epochline.declare.columns import STAGED_LINEAGE
@@ -42,8 +43,6 @@ class ReadRange:
     log_start: int
     log_end: int
     records: int = 0
-    refused: int = 0
-    """Records that the declaration refuses."""
     early: int = 0
     """Records of the range with a time before the first one: they are compared, too."""
 
@@ -56,6 +55,8 @@ class ForeignResult:
     by: str
     rows: int = 0
     """Number of rows that the records give."""
+    refused: int = 0
+    """Number of records of which the declaration makes none, because it refuses them."""
     totals: Mapping[str, int] = field(default_factory=dict)
     sample: Sequence[ForeignDifference] = ()
     not_judged: list[str] = field(default_factory=list)
@@ -181,7 +182,7 @@ class _Audit:
         result = ForeignResult(table=sink.table, by=str(identity))
         rows.prepare([(one.topic, one.partition, one.start, one.until) for one in ranges])
         for one in ranges:
-            result.rows += self._expect(one, flow, rows, since, first=first)
+            self._expect(result, one, flow, rows, since, first=first)
         rows.compare()
         self._judge(result, sink, rows, ranges, flow)
         result.totals, result.sample = rows.totals(), rows.sample(SAMPLE)
@@ -224,22 +225,22 @@ class _Audit:
             )
         return Identity(columns={name: name for name in sink.key}, by="key")
 
-    def _expect(self, one: ReadRange, flow: BatchRows, rows: ForeignRows, since: datetime, *, first: bool) -> int:
-        expected = 0
-        for batch in self._batches(one, OffsetRange(start=one.start, until=one.until)):
+    def _expect(
+        self, result: ForeignResult, one: ReadRange, flow: BatchRows, rows: ForeignRows, since: datetime, *, first: bool
+    ) -> None:
+        for batch in self._batches(one, one.start, one.until):
             made, refused = _made(flow, batch, rows)
             rows.add(made)
-            expected += made.num_rows
+            result.rows += made.num_rows
+            result.refused += refused
             if first:
                 times = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).to_pylist()
                 one.records += batch.num_rows
                 one.early += sum(time is not None and time < since for time in times)
-                one.refused += refused
-        return expected
 
-    def _batches(self, one: ReadRange, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
-        if offsets.start < offsets.until:
-            for columns in self._records.read(one.topic, one.partition, offsets):
+    def _batches(self, one: ReadRange, start: int, until: int) -> Iterator[pa.RecordBatch]:
+        if start < until:
+            for columns in self._records.read(one.topic, one.partition, OffsetRange(start=start, until=until)):
                 yield record_batch(one.topic, one.partition, columns)
 
     def _judge(
@@ -256,24 +257,22 @@ class _Audit:
             result.not_judged.append(f"{without} rows have no place: NULL in a column of it")
         if not rows.by_key:
             return
-        refused = sum(one.refused for one in ranges)
-        if refused:
-            result.not_judged.append(f"{refused} records give no key, because the declaration refuses them")
+        if result.refused:
+            result.not_judged.append(f"{result.refused} records give no key, because the declaration refuses them")
         result.notes.append(
             "a row is looked for by the keys of these records alone: one of no record's key is not seen"
         )
         if not rows.asks_elsewhere:
             return
         for one in ranges:
-            before = OffsetRange(start=one.log_start, until=one.start)
-            after = OffsetRange(start=one.until, until=one.log_end)
+            before, after = (one.log_start, one.start), (one.until, one.log_end)
             # What is before a range in its partition is overwritten by it, unless another column orders.
             for offsets in (after,) if sink.mode == "upsert" and not sink.order_by else (before, after):
-                for batch in self._batches(one, offsets):
+                for batch in self._batches(one, *offsets):
                     rows.elsewhere(_made(flow, batch, rows)[0])
-            if before.start > 0 and sink.mode == "append":
+            if one.log_start > 0 and sink.mode == "append":
                 result.notes.append(
-                    f"{one.topic}-{one.partition}: keys of records before offset {before.start} are unknown"
+                    f"{one.topic}-{one.partition}: keys of records before offset {one.log_start} are unknown"
                 )
         excused = rows.excuse()
         if excused:

@@ -81,11 +81,10 @@ def _lines(summary: ForeignSummary) -> list[tuple[dict[str, Any], str]]:
     """What is printed: each line for programs and for people."""
     lines = []
     for one in summary.ranges:
-        refused = f", {one.refused} refused by the declaration" if one.refused else ""
         early = f", {one.early} with a time before --from" if one.early else ""
         later = f"; {one.log_end - one.until} offsets after it not compared" if one.log_end > one.until else ""
         said = f"{one.topic}-{one.partition} [{one.start}, {one.until}): {counted(one.records, 'record')}"
-        lines.append(({"range": asdict(one)}, f"{said}{refused}{early}{later}"))
+        lines.append(({"range": asdict(one)}, f"{said}{early}{later}"))
     for table in summary.tables:
         lines += [({"difference": asdict(found)}, str(found)) for found in table.sample]
         lines.append((_totals(table), _told(table)))
@@ -102,6 +101,7 @@ def _told(table: ForeignResult) -> str:
     different = ", ".join(f"{number} {kind}" for kind, number in table.totals.items() if number)
     verdict = different or ("no difference" if table.not_judged else "exact")
     lines = [f"{table.table}: {counted(table.rows, 'row')} of the records, compared by {table.by}: {verdict}"]
+    lines += [f"  {counted(table.refused, 'record')} refused by the declaration"] if table.refused else []
     lines += [f"  the first {len(table.sample)} are named"] if len(table.sample) >= 1000 else []
     lines += [f"  not judged: {why}" for why in table.not_judged]
     lines += [f"  {note}" for note in table.notes]
