@@ -193,9 +193,7 @@ class _Audit:
             raise ConfigurationError(f"{sink.table}: name in columns= what is compared.")
         if sink.mode not in ("append", "upsert") or sink.keep_unavailable:
             mode = "keep_unavailable" if sink.keep_unavailable else f"mode {sink.mode!r}"
-            raise ConfigurationError(
-                f"{sink.table}: {mode} needs all records, not those of a time; no audit can tell it."
-            )
+            raise ConfigurationError(f"{sink.table}: {mode} depends on all records, not on those of a time.")
         with self._connection.snapshot(read_only=True):
             target = columns_of(self._connection, sink.table)
         missing = sorted({*sink.columns, *self._lineage.values()} - {*target})
@@ -259,9 +257,7 @@ class _Audit:
             return
         if result.refused:
             result.not_judged.append(f"{result.refused} records give no key, because the declaration refuses them")
-        result.notes.append(
-            "a row is looked for by the keys of these records alone: one of no record's key is not seen"
-        )
+        result.notes.append("rows are looked for by the keys of these records: a row of no record's key is not seen")
         if not rows.asks_elsewhere:
             return
         for one in ranges:
@@ -271,9 +267,8 @@ class _Audit:
                 for batch in self._batches(one, *offsets):
                     rows.elsewhere(_made(flow, batch, rows)[0])
             if one.log_start > 0 and sink.mode == "append":
-                result.notes.append(
-                    f"{one.topic}-{one.partition}: keys of records before offset {one.log_start} are unknown"
-                )
+                where = f"{one.topic}-{one.partition}: keys of records before offset {one.log_start} are unknown"
+                result.not_judged.append(f"{where}: a row that is doubled or changed may be of one of them")
         excused = rows.excuse()
         if excused:
             result.not_judged.append(f"{excused} keys: records before or after the time have them, too")
