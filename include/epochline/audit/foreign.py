@@ -1,7 +1,7 @@
 """The audit of tables that another program wrote from a topic: Kafka Connect, Spark, Flink, a script. Without a ledger.
 
 A declaration that no DAG runs says how records become rows. The records between two times are read again, and the rows
-that they should have given are compared with the table (`epochline.audit.foreign_rows`).
+that they should have given are compared with the table (`epochline.audit.counted_rows`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from epochline.arrow.cast.batches import record_batch
 from epochline.arrow.stage.batch_rows import BatchRows
-from epochline.audit.foreign_rows import ForeignDifference, ForeignRows
-from epochline.audit.foreign_statement import Identity
+from epochline.audit.counted_rows import CountedDifference, CountedRows
+from epochline.audit.counted_statement import Comparison, Identity
 from epochline.audit.reading import flow_of
 from epochline.audit.session import AuditSession, open_session
 from epochline.declare.columns import STAGED_LINEAGE
@@ -58,7 +58,7 @@ class ForeignResult:
     refused: int = 0
     """Number of records of which the declaration makes none, because it refuses them."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    sample: Sequence[ForeignDifference] = ()
+    sample: Sequence[CountedDifference] = ()
     not_judged: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -178,7 +178,8 @@ class _Audit:
             raise ConfigurationError(f"{self._declared.name}: {why_not}")
         # A table may have columns with the names of a lineage, in types of its own.
         columns = {**next(table for table in tables if table.sink == sink.table).columns, **STAGED_LINEAGE}
-        rows = ForeignRows(self._connection, sink, target, columns, identity)
+        how = Comparison(sink, target, sink.columns or (), identity)
+        rows = CountedRows(self._connection, sink, target, columns, how)
         result = ForeignResult(table=sink.table, by=str(identity))
         rows.prepare([(one.topic, one.partition, one.start, one.until) for one in ranges])
         for one in ranges:
@@ -224,7 +225,7 @@ class _Audit:
         return Identity(columns={name: name for name in sink.key}, by="key")
 
     def _expect(
-        self, result: ForeignResult, one: ReadRange, flow: BatchRows, rows: ForeignRows, since: datetime, *, first: bool
+        self, result: ForeignResult, one: ReadRange, flow: BatchRows, rows: CountedRows, since: datetime, *, first: bool
     ) -> None:
         for batch in self._batches(one, one.start, one.until):
             made, refused = _made(flow, batch, rows)
@@ -245,7 +246,7 @@ class _Audit:
         self,
         result: ForeignResult,
         sink: PostgresTable,
-        rows: ForeignRows,
+        rows: CountedRows,
         ranges: Sequence[ReadRange],
         flow: BatchRows,
     ) -> None:
@@ -274,7 +275,7 @@ class _Audit:
             result.not_judged.append(f"{excused} keys: records before or after the time have them, too")
 
 
-def _made(flow: BatchRows, batch: pa.RecordBatch, rows: ForeignRows) -> tuple[pa.RecordBatch, int]:
+def _made(flow: BatchRows, batch: pa.RecordBatch, rows: CountedRows) -> tuple[pa.RecordBatch, int]:
     """The rows that a batch gives, and how many of its records the declaration refuses."""
     try:
         processed = flow.process(batch)

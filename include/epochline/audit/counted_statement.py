@@ -1,6 +1,6 @@
-"""The statement that compares the expected rows of a table with its rows; `epochline.audit.foreign_rows` runs it."""
+"""The statement that compares the expected rows of a table with its rows; `epochline.audit.counted_rows` runs it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +11,6 @@ from epochline.declare.names import order_column, split_table
 from epochline.declare.table import PostgresTable
 from epochline.postgres.queries.statements import compose, joined
 from epochline.postgres.targets.columns import TargetColumn
-
-EXPECTED, RANGES = sql.Identifier("pg_temp", "foreign_row"), sql.Identifier("pg_temp", "foreign_range")
-DIFFERENCES = sql.Identifier("pg_temp", "foreign_difference")
 
 _PLACE = sql.SQL("ARRAY[{topic}::text, {partition}::text, lpad({offset}::text, 20, '0'), {row}::text]")
 
@@ -63,31 +60,43 @@ class Identity:
 
 
 class Comparison:
-    """Composes the statement for one table.
+    """Composes the statement for one table, whose temporary tables have names that end with ``number``.
 
     Args:
         sink: the declaration of the table.
         target: the table's columns.
+        compared: the columns that are compared.
         identity: what tells which rows belong together.
+        number: of the table in its session.
+        newest: of the rows of a key, the one with the highest of these columns stands; None: by the declaration alone.
+        whole: whether every row of the table must be one of the expected, and not only those of their keys.
     """
 
-    def __init__(self, sink: PostgresTable, target: Mapping[str, TargetColumn], identity: Identity) -> None:
-        self._sink, self._target, self._identity = sink, target, identity
-        self._own = [name for name in sink.columns or () if name not in identity.columns]
+    def __init__(
+        self, sink: PostgresTable, target: Mapping[str, TargetColumn], compared: Iterable[str], identity: Identity,
+        number: int = 0, newest: Sequence[str] | None = None, *, whole: bool = False,
+    ) -> None:  # fmt: skip
+        self._sink, self._target, self.identity = sink, target, identity
+        self._newest, self._whole = newest, whole
+        self._own = [name for name in compared if name not in identity.columns]
         self.table = sql.Identifier(*split_table(sink.table))
         self.by_key = identity.by == "key"
+        self.names = {name: f"audited_{name}_{number}" for name in ("row", "elsewhere", "range", "difference")}
+        self.rows, self.elsewhere, self.ranges, self.differences = (
+            sql.Identifier("pg_temp", name) for name in self.names.values()
+        )
 
     @property
     def one_row(self) -> bool:
         """Whether the table has at most one row of a key, whatever number of records has it."""
-        return self.by_key and (self._sink.mode == "upsert" or self._sink.repeats == "skip")
+        return self.by_key and (self._sink.mode in ("upsert", "add") or self._sink.repeats == "skip")
 
     @property
     def statement(self) -> sql.Composable:
-        """Puts the differences into the table `DIFFERENCES`."""
+        """Puts the differences into their temporary table."""
         return compose(
             _COMPARE, expected=self._expected(), found=self._found(), kinds=sql.SQL(_ONE if self.one_row else _SEVERAL),
-            differences=DIFFERENCES, columns=_texts(sql.Literal(name) for name in self._own),
+            differences=self.differences, columns=_texts(sql.Literal(name) for name in self._own),
         )  # fmt: skip
 
     def _value(self, name: str, row: str, column: str | None = None) -> sql.Composable:
@@ -106,30 +115,43 @@ class Comparison:
     def id_of(self, row: str) -> sql.Composable:
         """The identity of a row of the expected rows ``e`` or of the table ``t``, as texts."""
         if self.by_key:
-            return _texts(self._value(name, row) for name in self._identity.columns)
+            return _texts(self._value(name, row) for name in self.identity.columns)
         return _texts(
             compose(
                 "CAST({value} AS text)" if name == "_topic" else "CAST(CAST({value} AS bigint) AS text)",
                 value=sql.Identifier(row, name if row == "e" else column),
             )
-            for name, column in self._identity.columns.items()
+            for name, column in self.identity.columns.items()
         )
 
     def _expected(self) -> sql.Composable:
+        if self._sink.mode == "add":
+            return compose(
+                "SELECT {id} AS _id, {sums} AS _values, NULL::text[] AS _place, false AS _gone FROM {table} e GROUP BY 1",
+                id=self.id_of("e"), sums=_texts(self._sum(name) for name in self._own), table=self.rows,
+            )  # fmt: skip
         upsert = self._sink.mode == "upsert"
         rows = compose(
             "SELECT {id} AS _id, {values} AS _values, {place} AS _place, {gone} AS _gone, {best} AS _best"
             " FROM {table} e",
             id=self.id_of("e"), values=_texts(self._value(name, "e") for name in self._own),
             place=_PLACE.format(**{name.lstrip("_"): sql.Identifier("e", name) for name in STAGED_LINEAGE}),
-            gone=sql.Identifier("e", DELETED) if upsert else sql.SQL("false"), best=self._best(), table=EXPECTED,
+            gone=sql.Identifier("e", DELETED) if upsert else sql.SQL("false"), best=self._best(), table=self.rows,
         )  # fmt: skip
         return compose("SELECT * FROM ({rows}) AS r WHERE _best = 1", rows=rows)
+
+    def _sum(self, name: str) -> sql.Composable:
+        shape = self._target[name]
+        total = compose("CAST(sum({v}) AS {kind})", v=sql.Identifier("e", name), kind=sql.SQL(shape.base))
+        return compose("CAST(trim_scale({t}) AS text)" if shape.plain == "numeric" else "CAST({t} AS text)", t=total)
 
     def _best(self) -> sql.Composable:
         """1 for the rows that may stand: of several rows of a key, one of each partition, or the highest."""
         if not self.one_row:
             return sql.SQL("1")
+        if self._newest is not None:
+            order = joined(compose("e.{c} DESC NULLS LAST", c=name) for name in self._newest)
+            return compose("row_number() OVER (PARTITION BY {id} ORDER BY {order})", id=self.id_of("e"), order=order)
         if self._sink.order_by and self._sink.mode == "upsert":
             order = joined(compose("e.{c} DESC NULLS LAST", c=order_column(name)) for name in self._sink.order_by)
             return compose("rank() OVER (PARTITION BY {id} ORDER BY {order})", id=self.id_of("e"), order=order)
@@ -140,20 +162,24 @@ class Comparison:
         )
 
     def _found(self) -> sql.Composable:
-        places = self._identity.columns if not self.by_key else {}
+        places = self.identity.columns if not self.by_key else {}
         columns = {
             name.lstrip("_"): sql.Identifier("t", places[name]) if name in places else sql.SQL("NULL")
             for name in STAGED_LINEAGE
         }
-        if self.by_key:
+        if self._whole:
+            # A row that was there before the first epoch names none.
+            known = "_epoch" in self._sink.carried_lineage
+            within, place = sql.SQL("t._epoch IS NOT NULL" if known else "true"), sql.SQL("NULL::text[]")
+        elif self.by_key:
             within = compose("{id} IN (SELECT {expected} FROM {table} e)", id=self.id_of("t"), expected=self.id_of("e"),
-                             table=EXPECTED)  # fmt: skip
+                             table=self.rows)  # fmt: skip
             place = sql.SQL("NULL::text[]")
         else:
             within = compose(
                 "EXISTS (SELECT FROM {ranges} r WHERE {topic} AND r.partition = CAST({partition} AS bigint) AND"
                 " CAST({offset} AS bigint) >= r.first AND CAST({offset} AS bigint) < r.until)",
-                ranges=RANGES, partition=columns["partition"], offset=columns["offset"],
+                ranges=self.ranges, partition=columns["partition"], offset=columns["offset"],
                 topic=compose("r.topic = {topic}", topic=columns["topic"]) if "_topic" in places else sql.SQL("true"),
             )  # fmt: skip
             place = _PLACE.format(**columns)

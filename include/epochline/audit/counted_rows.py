@@ -1,4 +1,4 @@
-"""Compares the rows that records should have given with a table that another program wrote, inside PostgreSQL.
+"""Compares the rows that records should have given with those of a table by counting, inside PostgreSQL.
 
 Rows belong together by their identity: the columns of a key, or those that hold the place of a record. Under one
 identity the rows of both sides are counted by their values, NULL as a value like any other. So equal rows that stand
@@ -15,7 +15,7 @@ import pyarrow as pa
 from psycopg2 import sql
 
 from epochline.arrow.stage.encoding import CopyEncoder
-from epochline.audit.foreign_statement import DIFFERENCES, EXPECTED, RANGES, Comparison, Identity
+from epochline.audit.counted_statement import Comparison
 from epochline.audit.session import AuditSession
 from epochline.declare.table import PostgresTable
 from epochline.errors import ConfigurationError
@@ -23,11 +23,14 @@ from epochline.postgres.queries.statements import change, compose, defined_colum
 from epochline.postgres.targets.columns import TargetColumn
 from epochline.postgres.targets.conversion import count_money_as_the_database
 
-_ELSEWHERE = sql.Identifier("pg_temp", "foreign_elsewhere")
+_DIFFERENCE = (
+    "id text[], place text[], missing bigint, doubled bigint, extra bigint, changed bigint, columns text[],"
+    " elsewhere boolean"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignDifference:
+class CountedDifference:
     """Rows of one identity that differ: ``number`` of one kind, and the first record's place, as far as it is known.
 
     ``kind`` is ``missing`` (no row of a record), ``doubled`` (a row too many), ``changed`` (other values, in
@@ -52,7 +55,7 @@ class ForeignDifference:
         return f"{self.table}: {self.kind}: {place}{offset}{row}{several}{said}"
 
 
-class ForeignRows:
+class CountedRows:
     """The expected rows of one table, in temporary tables of one session. Every call is one transaction.
 
     Whatever reads the table is a read-only transaction.
@@ -62,17 +65,16 @@ class ForeignRows:
         sink: the declaration of the table.
         target: the table's columns.
         columns: the columns of the expected rows with their types, as writers fill them.
-        identity: what tells which rows belong together.
+        how: what is compared, and how.
     """
 
     def __init__(
         self, connection: AuditSession, sink: PostgresTable, target: Mapping[str, TargetColumn],
-        columns: Mapping[str, str], identity: Identity,
+        columns: Mapping[str, str], how: Comparison,
     ) -> None:  # fmt: skip
         self._connection, self._sink, self._target = connection, sink, target
-        self._columns, self._identity = columns, identity
-        self._how = Comparison(sink, target, identity)
-        self.by_key = self._how.by_key
+        self._columns, self._how = columns, how
+        self.by_key = how.by_key
 
     @property
     def table(self) -> str:
@@ -82,28 +84,24 @@ class ForeignRows:
     def prepare(self, ranges: Sequence[tuple[str, int, int, int]]) -> None:
         """Create the temporary tables; ``ranges`` have topic, partition, first offset, and the one after the last."""
         with self._connection.snapshot():
-            for table in (EXPECTED, _ELSEWHERE, RANGES, DIFFERENCES):
+            for table in (self._how.rows, self._how.elsewhere, self._how.ranges, self._how.differences):
                 change(self._connection, "DROP TABLE IF EXISTS {table}", table=table)
-            columns = defined_columns(self._columns)
-            change(self._connection, "CREATE TEMP TABLE foreign_row ({columns})", columns=columns)
-            change(self._connection, "CREATE TEMP TABLE foreign_elsewhere ({columns})", columns=columns)
-            change(
-                self._connection,
-                "CREATE TEMP TABLE foreign_difference (id text[], place text[], missing bigint, doubled bigint,"
-                " extra bigint, changed bigint, columns text[], elsewhere boolean)",
-            )
-            change(
-                self._connection,
-                "CREATE TEMP TABLE foreign_range (topic text, partition bigint, first bigint, until bigint)",
-            )
+            names_of, rows = self._how.names, defined_columns(self._columns)
+            for name, columns in (
+                (names_of["row"], rows),
+                (names_of["elsewhere"], rows),
+                (names_of["range"], sql.SQL("topic text, partition bigint, first bigint, until bigint")),
+                (names_of["difference"], sql.SQL(_DIFFERENCE)),
+            ):
+                change(self._connection, "CREATE TEMP TABLE {name} ({columns})", name=name, columns=columns)
             for values in ranges:
                 listed = joined(map(sql.Literal, values))
-                change(self._connection, "INSERT INTO {table} VALUES ({values})", table=RANGES, values=listed)
+                change(self._connection, "INSERT INTO {table} VALUES ({values})", table=self._how.ranges, values=listed)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows that the table should have."""
         with self._connection.snapshot():
-            self._copy(EXPECTED, rows)
+            self._copy(self._how.rows, rows)
 
     def _copy(self, table: sql.Composable, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
@@ -124,7 +122,7 @@ class ForeignRows:
             ConfigurationError: a column that should hold a place holds no number, or the login may not read the table.
         """
         with self._connection.snapshot():
-            change(self._connection, "ANALYZE {expected}", expected=EXPECTED)
+            change(self._connection, "ANALYZE {expected}", expected=self._how.rows)
         try:
             with self._connection.snapshot(read_only=True):
                 count_money_as_the_database(self._connection, self._target.values())
@@ -135,14 +133,14 @@ class ForeignRows:
             ) from None
         except psycopg2.DataError as error:
             raise ConfigurationError(
-                f"{self._sink.table}: values cannot be compared by {self._identity} ({error.diag.message_primary})."
+                f"{self._sink.table}: values cannot be compared by {self._how.identity} ({error.diag.message_primary})."
             ) from None
 
     def without_place(self) -> int:
         """How many rows of the table have a NULL where a place should be."""
         if self.by_key:
             return 0
-        empty = joined((compose("{c} IS NULL", c=name) for name in self._identity.columns.values()), " OR ")
+        empty = joined((compose("{c} IS NULL", c=name) for name in self._how.identity.columns.values()), " OR ")
         with self._connection.snapshot(read_only=True):
             counted = query(self._connection, compose("SELECT count(*) FROM {t} WHERE {e}", t=self._how.table, e=empty))
         return int(counted[0][0])
@@ -155,7 +153,7 @@ class ForeignRows:
         with self._connection.snapshot():
             found = query(
                 self._connection,
-                compose("SELECT 1 FROM {d} WHERE {upsert} OR doubled + changed + extra > 0 LIMIT 1", d=DIFFERENCES,
+                compose("SELECT 1 FROM {d} WHERE {upsert} OR doubled + changed + extra > 0 LIMIT 1", d=self._how.differences,
                         upsert=sql.Literal(self._sink.mode == "upsert")),
             )  # fmt: skip
         return bool(found)
@@ -163,13 +161,13 @@ class ForeignRows:
     def elsewhere(self, rows: pa.RecordBatch) -> None:
         """Note that records outside the ranges have the keys of these rows."""
         with self._connection.snapshot():
-            self._copy(_ELSEWHERE, rows)
+            self._copy(self._how.elsewhere, rows)
             change(
                 self._connection,
                 "UPDATE {found} SET elsewhere = true WHERE NOT elsewhere AND id IN (SELECT {id} FROM {table} e)",
-                found=DIFFERENCES, id=self._how.id_of("e"), table=_ELSEWHERE,
+                found=self._how.differences, id=self._how.id_of("e"), table=self._how.elsewhere,
             )  # fmt: skip
-            change(self._connection, "TRUNCATE {table}", table=_ELSEWHERE)
+            change(self._connection, "TRUNCATE {table}", table=self._how.elsewhere)
 
     def excuse(self) -> int:
         """Take back what records outside the ranges may explain; return of how many keys something was taken back."""
@@ -187,7 +185,7 @@ class ForeignRows:
                 " WHERE elsewhere AND doubled + changed > 0 RETURNING 1"
             )
         with self._connection.snapshot():
-            taken = query(self._connection, statement, d=DIFFERENCES)
+            taken = query(self._connection, statement, d=self._how.differences)
         return len(taken)
 
     def totals(self) -> dict[str, int]:
@@ -195,21 +193,21 @@ class ForeignRows:
         kinds = ("missing", "doubled", "extra", "changed")
         sums = joined(compose("coalesce(sum({k}), 0)", k=kind) for kind in kinds)
         with self._connection.snapshot():
-            (counts,) = query(self._connection, compose("SELECT {sums} FROM {d}", sums=sums, d=DIFFERENCES))
+            (counts,) = query(self._connection, compose("SELECT {sums} FROM {d}", sums=sums, d=self._how.differences))
         return {kind: int(count) for kind, count in zip(kinds, counts, strict=True)}
 
-    def sample(self, most: int) -> list[ForeignDifference]:
+    def sample(self, most: int) -> list[CountedDifference]:
         """At most ``most`` differences, in the order of the records."""
         statement = compose(
             "SELECT place, k.kind, k.number, columns FROM {d}, LATERAL (VALUES ('missing', missing), ('doubled',"
             " doubled), ('extra', extra), ('changed', changed)) AS k (kind, number) WHERE k.number > 0"
             " ORDER BY place, 2 LIMIT {most}",
-            d=DIFFERENCES, most=most,
+            d=self._how.differences, most=most,
         )  # fmt: skip
         with self._connection.snapshot():
             rows = query(self._connection, statement)
         return [
-            ForeignDifference(
+            CountedDifference(
                 table=self._sink.table, kind=kind, number=number, topic=place[0], partition=_whole(place[1]),
                 offset=_whole(place[2]), row=_whole(place[3]), columns=columns if kind == "changed" else (),
             )
