@@ -152,9 +152,8 @@ class CountedRows:
             return False
         with self._connection.snapshot():
             found = query(
-                self._connection,
-                compose("SELECT 1 FROM {d} WHERE {upsert} OR doubled + changed + extra > 0 LIMIT 1", d=self._how.differences,
-                        upsert=sql.Literal(self._sink.mode == "upsert")),
+                self._connection, "SELECT 1 FROM {d} WHERE {upsert} OR doubled + changed + extra > 0 LIMIT 1",
+                d=self._how.differences, upsert=sql.Literal(self._sink.mode == "upsert"),
             )  # fmt: skip
         return bool(found)
 

@@ -127,7 +127,8 @@ class Comparison:
     def _expected(self) -> sql.Composable:
         if self._sink.mode == "add":
             return compose(
-                "SELECT {id} AS _id, {sums} AS _values, NULL::text[] AS _place, false AS _gone FROM {table} e GROUP BY 1",
+                "SELECT {id} AS _id, {sums} AS _values, NULL::text[] AS _place, false AS _gone FROM {table} e"
+                " GROUP BY 1",
                 id=self.id_of("e"), sums=_texts(self._sum(name) for name in self._own), table=self.rows,
             )  # fmt: skip
         upsert = self._sink.mode == "upsert"

@@ -10,6 +10,7 @@ import pyarrow as pa
 from epochline.arrow.cast.batches import SOURCE_SCHEMA, quarantine_batch, record_batch, stored_record
 from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.counts import digest, record_hashes
+from epochline.audit.last_states import ExpectedAndStates
 from epochline.audit.matching import PARSED, MatchingRecords
 from epochline.audit.recorded import RecordedEpoch, RecordedRange, SetAside
 from epochline.audit.rows import ExpectedRows
@@ -49,7 +50,7 @@ class RangeReader:
         self,
         session: ReadSession | SourceReading,
         flow: BatchRows | None,
-        expected: ExpectedRows | MatchingRecords,
+        expected: ExpectedRows | ExpectedAndStates | MatchingRecords,
         set_aside: Mapping[int, SetAside],
     ) -> None:
         self._session = session

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, SinkResult, Summary
+from epochline.audit.last_states import ExpectedAndStates, LastStates
 from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
@@ -22,6 +23,7 @@ from epochline.protocol.staging_tables import staged_tables
 from epochline.sources.reading import SourceReader, SourceReading
 
 _NEWEST = 2**62
+_STATE = "the last state of each key is compared after the last epoch"
 
 
 def audit(
@@ -72,6 +74,7 @@ class _Audit:
         self._broken: dict[int, str] = {}
         """By epoch, the reason why its rows cannot be compared although those of other epochs can."""
         self._erased = Erased(())
+        self._states: LastStates
 
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.snapshot():
@@ -81,11 +84,15 @@ class _Audit:
             raise EpochNotFoundError(f"the ledger has no committed epoch of a pipeline {self._pipeline!r} to audit.")
         self._summary.notes = tuple(notes)
         self._reporter.begin(len(epochs), sum(epoch.offsets for epoch in epochs))
+        with self._connection.snapshot():
+            newest = self._recorded.declaration(epochs[-1])
+            tables = self._tables(newest, epochs[-1])
+        whole = first is None and last is None
+        states = self._states = LastStates(self._connection, newest, epochs, tables, whole=whole)
         with self._source.session() as session:
             for group in together(epochs):
                 self._audit(group, session)
-        with self._connection.snapshot():
-            newest = self._recorded.declaration(epochs[-1])
+        self._compare_last_states(states, epochs)
         if first is None and last is None:
             self._find_lost(newest)
             self._find_strays(newest)
@@ -114,11 +121,12 @@ class _Audit:
             for epoch in group
         }
         flow, why_not = flow_of(declared, tables)
+        self._states.follow(declared, tables, why_not)
         compared = [sink.sink for sink in sinks if sink.said is None and flow is not None]
         columns = {table.sink: table.columns for table in tables if table.sink in compared}
         skipped = {sink.table: sink.key for sink in declared.targets if sink.repeats == "skip"}
         with ExpectedRows(self._connection, columns, skipped) as expected:
-            reader = RangeReader(session, flow, expected, set_aside)
+            reader = RangeReader(session, flow, ExpectedAndStates(expected, self._states), set_aside)
             for epoch in group:
                 result = results[epoch.epoch_id]
                 for planned in ranges[epoch.epoch_id]:
@@ -130,6 +138,7 @@ class _Audit:
                 broken = why_not or reader.broken.get(epoch.epoch_id)
                 if broken is not None:
                     self._broken[epoch.epoch_id] = broken
+                    self._states.leave_out(broken)
             self._compare(results, compared, expected)
         for epoch_id, note in self._erased.notes():
             results[epoch_id].notes.append(note)
@@ -147,7 +156,7 @@ class _Audit:
         if declared.is_transformed:
             why = "a transform made the rows"
         elif sink.mode != "append":
-            why = f"mode {sink.mode} keeps no row per record"
+            why = f"mode {sink.mode} keeps no row per record" if sink.mode == "replace" else _STATE
         elif not sink.lineage:
             why = "declared with lineage=False"
         elif (target := find_target(self._connection, sink.table)) is None:
@@ -169,6 +178,7 @@ class _Audit:
             self._summary.records += again.found.received
             if again.whole:
                 self._compare_counts(result, planned, again.found, parsed=again.parsed)
+        self._states.read(result.epoch_id, planned, whole=again.whole)
         if again.gone:
             self._thinned.add((result.epoch_id, planned.topic, planned.partition))
         return PartitionResult(
@@ -244,6 +254,25 @@ class _Audit:
                 now = counts.get(epoch_id, 0)
                 if was != now:
                     self._differs(results[epoch_id], sink.table, "count", f"{was} rows were sealed, {now} are there")
+
+    def _compare_last_states(self, states: LastStates, epochs: Sequence[RecordedEpoch]) -> None:
+        """Compare upsert and add targets with what all epochs should have left in them."""
+        with self._connection.snapshot():
+            erased = self._recorded.erased(epochs)
+        for epoch_id, found in states.differences():
+            if erased.explains(found.table, found.kind, (found.topic, found.partition, found.offset)):
+                continue
+            said = ", ".join(found.columns) or None
+            if found.topic is None:
+                said = f"{found.number} rows{f': {said}' if said else ''}"
+            self._tell(
+                Difference(
+                    epoch_id=epoch_id, where=found.table, kind=found.kind, topic=found.topic,
+                    partition=found.partition, offset=found.offset, row=found.row, said=said,
+                )
+            )  # fmt: skip
+        self._summary.notes += tuple(f"{sink}: last states not compared: {why}" for sink, why in states.why_not.items())
+        self._summary.not_judged_targets = tuple(states.why_not)
 
     def _find_lost(self, declared: Pipeline) -> None:
         """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""

@@ -85,7 +85,7 @@ def audit(
     reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)
-    if summary.not_judged:
+    if summary.not_judged or summary.not_judged_targets:
         raise typer.Exit(NOT_JUDGED)
 
 
