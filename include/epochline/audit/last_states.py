@@ -101,12 +101,7 @@ class LastStates:
             was = next((target for target in declared.targets if target.table == sink), None)
             if why_not is not None:
                 self.why_not[sink] = why_not
-            elif (
-                then is None
-                or dict(then.columns) != self._columns[sink]
-                or was is None
-                or _rules(was) != _rules(self._sinks[sink])
-            ):
+            elif was is None or then is None or _rules(was, then) != self._kept[sink]:
                 self.why_not[sink] = "epochs of another declaration wrote it otherwise"
 
     def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:

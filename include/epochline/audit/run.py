@@ -167,7 +167,8 @@ class _Audit:
             altered = sorted(name for name, kind in wanted.items() if now.get(name) != kind)
             if altered:
                 why, judged = f"since the epoch the table's columns changed: {', '.join(altered)}", False
-        return SinkResult(sink=sink.table, said=why and f"values not compared: {why}", judged=judged)
+        said = why if why in (None, _STATE) else f"values not compared: {why}"
+        return SinkResult(sink=sink.table, said=said, judged=judged)
 
     def _read(
         self, result: EpochResult, planned: RecordedRange, reader: RangeReader, log: HeldLog | None
