@@ -171,7 +171,8 @@ class Comparison:
         if self._whole:
             # A row that was there before the first epoch names none.
             known = "_epoch" in self._sink.carried_lineage
-            within, place = sql.SQL("t._epoch IS NOT NULL" if known else "true"), sql.SQL("NULL::text[]")
+            within: sql.Composable = sql.SQL("t._epoch IS NOT NULL" if known else "true")
+            place: sql.Composable = sql.SQL("NULL::text[]")
         elif self.by_key:
             within = compose("{id} IN (SELECT {expected} FROM {table} e)", id=self.id_of("t"), expected=self.id_of("e"),
                              table=self.rows)  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from epochline.arrow.cast.batches import record_batch
 from epochline.arrow.stage.batch_rows import BatchRows
@@ -129,8 +130,7 @@ class _Audit:
     def run(self, since: datetime, until: datetime) -> ForeignSummary:
         ranges = self._ranges(since, until)
         summary = ForeignSummary(ranges=ranges, tables=[])
-        for sink in self._declared.post_commit_sinks:
-            summary.not_judged.append(f"{sink}: not compared: no table")
+        summary.not_judged += [f"{sink}: not compared: no table" for sink in self._declared.post_commit_sinks]
         for at, sink in enumerate(self._declared.targets):
             summary.tables.append(self._table(sink, ranges, since, first=at == 0))
         if until > datetime.now(UTC):
@@ -233,9 +233,9 @@ class _Audit:
             result.rows += made.num_rows
             result.refused += refused
             if first:
-                times = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).to_pylist()
+                early = pc.less(batch.column("timestamp"), pa.scalar(since, pa.timestamp("us", "UTC")))
                 one.records += batch.num_rows
-                one.early += sum(time is not None and time < since for time in times)
+                one.early += pc.sum(early).as_py() or 0
 
     def _batches(self, one: ReadRange, start: int, until: int) -> Iterator[pa.RecordBatch]:
         if start < until:

@@ -4,12 +4,13 @@ A state is known only as a whole: from the records of every epoch. Whatever is m
 operator, leaves the target unjudged, and is said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from epochline.audit.counted_rows import CountedDifference, CountedRows
 from epochline.audit.counted_statement import Comparison, Identity
+from epochline.audit.findings import Difference
 from epochline.audit.recorded import RecordedEpoch, RecordedRange
 from epochline.audit.rows import ExpectedRows
 from epochline.audit.session import AuditSession
@@ -120,13 +121,22 @@ class LastStates:
         for sink in self.sinks:
             self.why_not[sink] = why
 
-    def differences(self) -> list[tuple[int | None, CountedDifference]]:
-        """Compare; returns differences, each with the epoch that read the record."""
-        found = []
+    def differences(self) -> Iterator[Difference]:
+        """Compare; yield the differences, each with the epoch that read its record, as far as it is known."""
         for sink in sorted(self.sinks):
             self._rows[sink].compare()
-            found += [(self._epoch_of(one), one) for one in self._rows[sink].sample(SAMPLE)]
-        return found
+            more = sum(self._rows[sink].totals().values())
+            for found in self._rows[sink].sample(SAMPLE):
+                said = ", ".join(found.columns) or None
+                if found.topic is None:
+                    said = f"{found.number} rows{f': {said}' if said else ''}"
+                yield Difference(
+                    epoch_id=self._epoch_of(found), where=sink, kind=found.kind, topic=found.topic,
+                    partition=found.partition, offset=found.offset, row=found.row, said=said,
+                )  # fmt: skip
+                more -= found.number
+            if more:
+                yield Difference(epoch_id=None, where=sink, kind="count", said=f"{more} further rows differ")
 
     def _epoch_of(self, found: CountedDifference) -> int | None:
         for planned, epoch_id in self._ranges:

@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, SinkResult, Summary
+from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, Summary
 from epochline.audit.last_states import ExpectedAndStates, LastStates
 from epochline.audit.reading import RangeReader, flow_of
-from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, together
+from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, comparable, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
 from epochline.audit.session import AuditSession, open_session
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.table import PostgresTable
 from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader
 from epochline.postgres.targets.catalog import find_target
@@ -23,7 +22,6 @@ from epochline.protocol.staging_tables import staged_tables
 from epochline.sources.reading import SourceReader, SourceReading
 
 _NEWEST = 2**62
-_STATE = "the last state of each key is compared after the last epoch"
 
 
 def audit(
@@ -106,7 +104,7 @@ class _Audit:
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
             set_aside = {epoch.epoch_id: self._recorded.set_aside(epoch) for epoch in group}
             self._erased = self._recorded.erased(group)
-            sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
+            sinks = [comparable(self._connection, declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Read again for each group: retention deletes records while an audit runs.
         logs = self._source.held(sorted({planned.topic for of_epoch in ranges.values() for planned in of_epoch}))
@@ -149,26 +147,6 @@ class _Audit:
     def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
         with self._connection.cursor() as cursor:
             return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
-
-    def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
-        """Tell whether the rows of a target can be compared by value; ``said`` is None if they can."""
-        why, judged = None, True
-        if declared.is_transformed:
-            why = "a transform made the rows"
-        elif sink.mode != "append":
-            why = f"mode {sink.mode} keeps no row per record" if sink.mode == "replace" else _STATE
-        elif not sink.lineage:
-            why = "declared with lineage=False"
-        elif (target := find_target(self._connection, sink.table)) is None:
-            why, judged = "the table is gone", False
-        else:
-            wanted = {**epoch.targets.get(sink.table, {}), **sink.added_columns}
-            now = {name: column.kind for name, column in target.columns.items()}
-            altered = sorted(name for name, kind in wanted.items() if now.get(name) != kind)
-            if altered:
-                why, judged = f"since the epoch the table's columns changed: {', '.join(altered)}", False
-        said = why if why in (None, _STATE) else f"values not compared: {why}"
-        return SinkResult(sink=sink.table, said=said, judged=judged)
 
     def _read(
         self, result: EpochResult, planned: RecordedRange, reader: RangeReader, log: HeldLog | None
@@ -260,18 +238,9 @@ class _Audit:
         """Compare upsert and add targets with what all epochs should have left in them."""
         with self._connection.snapshot():
             erased = self._recorded.erased(epochs)
-        for epoch_id, found in states.differences():
-            if erased.explains(found.table, found.kind, (found.topic, found.partition, found.offset)):
-                continue
-            said = ", ".join(found.columns) or None
-            if found.topic is None:
-                said = f"{found.number} rows{f': {said}' if said else ''}"
-            self._tell(
-                Difference(
-                    epoch_id=epoch_id, where=found.table, kind=found.kind, topic=found.topic,
-                    partition=found.partition, offset=found.offset, row=found.row, said=said,
-                )
-            )  # fmt: skip
+        for found in states.differences():
+            if not erased.explains(found.where, found.kind, (found.topic, found.partition, found.offset)):
+                self._tell(found)
         self._summary.notes += tuple(f"{sink}: last states not compared: {why}" for sink, why in states.why_not.items())
         self._summary.not_judged_targets = tuple(states.why_not)
 

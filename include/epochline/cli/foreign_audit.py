@@ -72,14 +72,14 @@ def _time(text: str, option: str) -> datetime:
 def _chosen(declared: Mapping[str, Pipeline], file: Path, name: str | None) -> Pipeline:
     if name is None and len(declared) == 1:
         return next(iter(declared.values()))
-    if name not in declared:
+    if name is None or name not in declared:
         raise DeclarationError(f"{file} declares {', '.join(declared)}; name one of them.")
     return declared[name]
 
 
 def _lines(summary: ForeignSummary) -> list[tuple[dict[str, Any], str]]:
     """What is printed: each line for programs and for people."""
-    lines = []
+    lines: list[tuple[dict[str, Any], str]] = []
     for one in summary.ranges:
         early = f", {one.early} with a time before --from" if one.early else ""
         later = f"; {one.log_end - one.until} offsets after it not compared" if one.log_end > one.until else ""
