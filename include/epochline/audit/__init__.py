@@ -8,6 +8,7 @@ from epochline.audit.findings import Difference, EpochResult, PartitionResult, R
 from epochline.audit.foreign import ForeignResult, ForeignSummary, audit_foreign
 from epochline.audit.preview import ParsedRecords, parse_again, preview_ranges
 from epochline.audit.run import audit
+from epochline.audit.several import SeveralReaders
 
 __all__ = [
     "Difference",
@@ -17,6 +18,7 @@ __all__ = [
     "ParsedRecords",
     "PartitionResult",
     "Reporter",
+    "SeveralReaders",
     "SinkResult",
     "Summary",
     "audit",

@@ -174,7 +174,7 @@ class _Audit:
             kinds = {sink.table: {name: target[name].kind for name in sink.columns or ()}}
             tables = with_rules(cursor, staged_tables(alone, kinds, 0, 0))
         flow, why_not = flow_of(alone, tables)
-        if flow is None:
+        if not isinstance(flow, BatchRows):
             raise ConfigurationError(f"{self._declared.name}: {why_not}")
         # A table may have columns with the names of a lineage, in types of its own.
         columns = {**next(table for table in tables if table.sink == sink.table).columns, **STAGED_LINEAGE}

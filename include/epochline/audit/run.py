@@ -9,6 +9,7 @@ from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, comparable, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
 from epochline.audit.session import AuditSession, open_session
+from epochline.audit.several import SeveralReaders, SeveralReadings
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader
@@ -23,10 +24,13 @@ from epochline.sources.reading import SourceReader, SourceReading
 
 _NEWEST = 2**62
 
+Readers = RecordReader | SourceReader | SeveralReaders
+Readings = ReadSession | SourceReading | SeveralReadings
+
 
 def audit(
     dsn: str,
-    source: RecordReader | SourceReader,
+    source: Readers,
     pipeline: str,
     reporter: Reporter,
     *,
@@ -58,9 +62,7 @@ def audit(
 
 
 class _Audit:
-    def __init__(
-        self, connection: AuditSession, source: RecordReader | SourceReader, pipeline: str, reporter: Reporter
-    ) -> None:
+    def __init__(self, connection: AuditSession, source: Readers, pipeline: str, reporter: Reporter) -> None:
         self._connection = connection
         self._recorded = Recorded(connection, pipeline)
         self._source = source
@@ -98,7 +100,7 @@ class _Audit:
             self._compare_states(newest)
         return self._summary
 
-    def _audit(self, group: Sequence[RecordedEpoch], session: ReadSession | SourceReading) -> None:
+    def _audit(self, group: Sequence[RecordedEpoch], session: Readings) -> None:
         with self._connection.snapshot():
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}

@@ -19,7 +19,6 @@ from epochline.cli.ledger import connection_of
 from epochline.cli.options import declared_pipelines
 from epochline.config.logins import complete
 from epochline.config.registry import Registries
-from epochline.declare.inputs import require_one
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError
 from epochline.protocol.quantities import counted
@@ -60,7 +59,8 @@ def audit(
     Exit code 0: everything that was checked is exact; 1: there are differences, or the audit was refused; 2: wrong use;
     3: no difference, but not everything could be checked.
     """
-    from epochline.audit import audit as run  # It loads Arrow.
+    from epochline.audit import SeveralReaders  # It loads Arrow.
+    from epochline.audit import audit as run
 
     if declaration is not None:
         audit_declared(declaration, pipeline, since, until, lineage or (), as_json=as_json, epochs=epochs)
@@ -75,7 +75,8 @@ def audit(
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
     declared = Pipeline.from_stored(json.dumps(stored[0]["body"]))
     Registries(connections.adapters().registries_of(declared)).install()
-    source = connections.adapters().records(require_one(pipeline, declared.source, "an audit"))
+    readers = {name: connections.adapters().records(one.source) for name, one in declared.inputs.items()}
+    source = readers.get("") or SeveralReaders(readers)
     # The bar goes to standard error, and only to a terminal. Results go to standard output.
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     errors = Console(stderr=True)
