@@ -3,81 +3,27 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline import PostgresTable
 from epochline.errors import RecordsRefusedError
 from epochline.kafka.records import RecordReader
-from epochline.operations import Request
 from tests.commands import Call
 from tests.crash.watching import all_decided
-from tests.integration.in_process import InProcess
-from tests.integration.kafka_topics import Topic, configure, delete_records, make_topic, produce, transactional_producer
+from tests.integration.auditing import COLUMNS, NEWEST, ORDER, Audited, NewAudited, new_audited, person
+from tests.integration.kafka_topics import Topic, configure, delete_records, transactional_producer
 from tests.integration.people import Patch
-from tests.integration.sinks_world import in_process
 
-COLUMNS = {"id": "bigint", "name": "text", "price": "numeric", "seen": "timestamptz", "extra": "jsonb", "raw": "json"}
-ORDER = Request(actor="ada", reason="the rule was mended")
-NEWEST = PostgresTable(table="newest", mode="upsert", key="id", columns=COLUMNS)
 ROW = "INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES"
-
-
-@dataclass
-class Audited:
-    """A world with a pipeline over two partitions, and the command."""
-
-    world: InProcess
-    bootstrap: str
-    topic: str
-    call: Call
-
-    def __post_init__(self) -> None:
-        self.sql = self.world.sql
-
-    def produce(self, partition: int, values: Iterable[bytes | None], **more: Any) -> None:
-        produce(self.bootstrap, self.topic, values, partition=partition, **more)
-
-    def audit(self, *arguments: object) -> tuple[int, list[tuple[Any, ...]], list[dict[str, Any]]]:
-        """Exit code, differences as (where, kind, partition, offset, said), and the epochs."""
-        code, out, err = self.call("audit", self.topic, "--json", *arguments)
-        assert err == ""
-        lines = [json.loads(line) for line in out.splitlines()]
-        found = [line["difference"] for line in lines if "difference" in line]
-        shown = [(d["where"], d["kind"], d["partition"], d["offset"], d["said"]) for d in found]
-        return code, shown, [line["epoch"] for line in lines if "epoch" in line]
-
-
-def person(number: int, **changes: Any) -> bytes:
-    value = {
-        "id": number, "name": f"näme {number}", "price": "1.50", "seen": "2024-02-29T01:02:03Z",
-        "extra": {"b": [1, 2.0], "a": None}, "raw": {"z": 1},
-    }  # fmt: skip
-    return json.dumps({**value, **changes}).encode()
-
-
-NewAudited = Callable[..., Audited]
 
 
 @pytest.fixture
 def audited(on_servers: Call, postgres_dsn: str, kafka_bootstrap: str, topic_name: str) -> NewAudited:
-    def make(*sinks: PostgresTable, **declared: Any) -> Audited:
-        declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
-        pipeline = Pipeline(
-            # Its own name: the mirror of another test's would be met in Kafka.
-            name=topic_name, source=KafkaSource(topics=topic_name),
-            sinks=sinks or (PostgresTable(table="people", columns=COLUMNS),), **declared,
-        )  # fmt: skip
-        make_topic(kafka_bootstrap, topic_name, 2)
-        world = in_process(postgres_dsn, kafka_bootstrap, pipeline).create()
-        return Audited(world, kafka_bootstrap, topic_name, on_servers)
-
-    return make
+    return partial(new_audited, on_servers, postgres_dsn, kafka_bootstrap, topic_name)
 
 
 @pytest.fixture

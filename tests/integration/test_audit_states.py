@@ -1,15 +1,15 @@
 """`epochline audit` of upsert and add targets, on real servers: the last record of each key, and the sums of each key."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epochline import PostgresTable
+from tests.commands import Call
+from tests.integration.auditing import COLUMNS, NEWEST, ORDER, Audited, NewAudited, new_audited, person
 from tests.integration.kafka_topics import delete_records
-from tests.integration.test_audit import COLUMNS, NEWEST, ORDER, Audited, NewAudited, audited, person
-
-__all__ = ["audited"]
 
 SUMS = PostgresTable(
     table="sums", mode="add", key="name", measures=("id", "price"),
@@ -17,6 +17,11 @@ SUMS = PostgresTable(
 )  # fmt: skip
 BY_TIME = PostgresTable(table="latest", mode="upsert", key="id", order_by="seen", columns=COLUMNS)
 PLAIN = PostgresTable(table="plain", mode="upsert", key="id", columns=COLUMNS, lineage=False)
+
+
+@pytest.fixture
+def audited(on_servers: Call, postgres_dsn: str, kafka_bootstrap: str, topic_name: str) -> NewAudited:
+    return partial(new_audited, on_servers, postgres_dsn, kafka_bootstrap, topic_name)
 
 
 @pytest.fixture
