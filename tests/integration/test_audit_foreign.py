@@ -282,3 +282,23 @@ def test_what_does_not_fit_is_refused_by_name(theirs: Theirs) -> None:
     assert theirs.call("audit")[0] == 2
     file.write_text("x = 1")
     assert "has no variable that is a Pipeline" in theirs.call(*audit, file, *FROM, *UNTIL)[2]
+
+
+def test_hostile_names_and_empty_tables_are_compared_like_others(theirs: Theirs) -> None:
+    """A key of every column, names with quotes, percent signs and braces, a topic and a table without anything."""
+    columns = {'say "%s" {0}': "text", "ключ": "bigint"}
+    file = theirs.folder / "not_a_dag.py"
+    file.write_text(
+        DECLARED.format(columns=columns, topic=theirs.topic, table=f'key={tuple(columns)}, repeats="refuse"')
+    )
+    theirs.sql('DROP TABLE orders; CREATE TABLE orders ("say ""%s"" {0}" text, "ключ" numeric)')
+    command = ("audit", "--declaration", file, *FROM, *UNTIL)
+    assert theirs.call(*command)[0] == 0
+    theirs.produce(0, *(json.dumps(dict(zip(columns, ("{x}", n), strict=True))).encode() for n in (1, 2, 2)))
+    theirs.sql("""INSERT INTO orders VALUES ('{x}', 1.0), ('{x}', 1), ('{x}', 2)""")
+
+    code, out, err = theirs.call(*command)
+
+    assert (code, err) == (1, "")
+    assert f"orders: doubled: {theirs.topic}-0 offset 0\norders: missing: {theirs.topic}-0 offset 1\n" in out
+    assert "{x}" not in out
