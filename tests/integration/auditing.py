@@ -1,10 +1,18 @@
-"""An audit in this process: what it finds, and a source that holds nothing any more."""
+"""Audits in this process, of a pipeline `people`: what they find, and a source that holds nothing any more."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.audit import Difference, EpochResult, audit
+from epochline.operations import Request
+from tests.commands import Call
+from tests.integration.in_process import InProcess
+from tests.integration.kafka_topics import make_topic, produce
+from tests.integration.sinks_world import in_process
 
 
 class Findings:
@@ -40,3 +48,56 @@ def audited(dsn: str, pipeline: str, source: Any, **epochs: int) -> list[str]:
     """What an audit finds."""
     audit(dsn, source, pipeline, found := Findings(), **epochs)
     return found.said
+
+
+COLUMNS = {"id": "bigint", "name": "text", "price": "numeric", "seen": "timestamptz", "extra": "jsonb", "raw": "json"}
+ORDER = Request(actor="ada", reason="the rule was mended")
+NEWEST = PostgresTable(table="newest", mode="upsert", key="id", columns=COLUMNS)
+
+
+@dataclass
+class Audited:
+    """A world with a pipeline over two partitions, and the command."""
+
+    world: InProcess
+    bootstrap: str
+    topic: str
+    call: Call
+
+    def __post_init__(self) -> None:
+        self.sql = self.world.sql
+
+    def produce(self, partition: int, values: Iterable[bytes | None], **more: Any) -> None:
+        produce(self.bootstrap, self.topic, values, partition=partition, **more)
+
+    def audit(self, *arguments: object) -> tuple[int, list[tuple[Any, ...]], list[dict[str, Any]]]:
+        """Exit code, differences as (where, kind, partition, offset, said), and the epochs."""
+        code, out, err = self.call("audit", self.topic, "--json", *arguments)
+        assert err == ""
+        lines = [json.loads(line) for line in out.splitlines()]
+        found = [line["difference"] for line in lines if "difference" in line]
+        shown = [(d["where"], d["kind"], d["partition"], d["offset"], d["said"]) for d in found]
+        return code, shown, [line["epoch"] for line in lines if "epoch" in line]
+
+
+def person(number: int, **changes: Any) -> bytes:
+    value = {
+        "id": number, "name": f"näme {number}", "price": "1.50", "seen": "2024-02-29T01:02:03Z",
+        "extra": {"b": [1, 2.0], "a": None}, "raw": {"z": 1},
+    }  # fmt: skip
+    return json.dumps({**value, **changes}).encode()
+
+
+NewAudited = Callable[..., Audited]
+
+
+def new_audited(call: Call, dsn: str, bootstrap: str, topic: str, *sinks: PostgresTable, **declared: Any) -> Audited:
+    """A pipeline over a new topic of two partitions, with these targets."""
+    declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
+    pipeline = Pipeline(
+        # Its own name: the mirror of another test's would be met in Kafka.
+        name=topic, source=KafkaSource(topics=topic), sinks=sinks or (PostgresTable(table="people", columns=COLUMNS),),
+        **declared,
+    )  # fmt: skip
+    make_topic(bootstrap, topic, 2)
+    return Audited(in_process(dsn, bootstrap, pipeline).create(), bootstrap, topic, call)

@@ -89,6 +89,8 @@ class Summary:
     not_judged: int = 0
     """Number of epochs with a comparison that was impossible."""
     notes: tuple[str, ...] = ()
+    not_judged_targets: tuple[str, ...] = ()
+    """Upsert and add targets whose last states could not be compared; the notes say why."""
 
 
 class Reporter(Protocol):

@@ -10,9 +10,11 @@ import pyarrow as pa
 from epochline.arrow.cast.batches import SOURCE_SCHEMA, quarantine_batch, record_batch, stored_record
 from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.counts import digest, record_hashes
+from epochline.audit.last_states import ExpectedAndStates
 from epochline.audit.matching import PARSED, MatchingRecords
 from epochline.audit.recorded import RecordedEpoch, RecordedRange, SetAside
 from epochline.audit.rows import ExpectedRows
+from epochline.audit.several import SeveralReadings, SeveralRows
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, RecordsGoneError
 from epochline.kafka.records import ReadSession
@@ -21,6 +23,8 @@ from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.planning import HeldLog
 from epochline.protocol.staging import StagedTable
 from epochline.sources.reading import SourceReading
+
+Flow = BatchRows | SeveralRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +51,9 @@ class RangeReader:
 
     def __init__(
         self,
-        session: ReadSession | SourceReading,
-        flow: BatchRows | None,
-        expected: ExpectedRows | MatchingRecords,
+        session: ReadSession | SourceReading | SeveralReadings,
+        flow: Flow | None,
+        expected: ExpectedRows | ExpectedAndStates | MatchingRecords,
         set_aside: Mapping[int, SetAside],
     ) -> None:
         self._session = session
@@ -106,7 +110,7 @@ class RangeReader:
             if not batch.num_rows:
                 return aside
         try:
-            if self._flow.transformed or PARSED in self._expected.sinks:
+            if isinstance(self._flow, SeveralRows) or self._flow.transformed or PARSED in self._expected.sinks:
                 parsed, quarantine, counts = self._flow.parse_only(batch)
                 rows: Mapping[str, pa.RecordBatch] = {PARSED: parsed}
             else:
@@ -130,12 +134,13 @@ class RangeReader:
         return batch.filter(pa.array(~np.isin(np.arange(batch.num_rows), bad))), counts
 
 
-def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchRows | None, str | None]:
+def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[Flow | None, str | None]:
     """Build the flow that an epoch's records went through; or return the reason why it cannot be built."""
     # A record that is bad now is a difference to report; the policy `fail` must not end the audit.
     lenient = declared.model_copy(update={"bad_records": "quarantine"})
     try:
-        return BatchRows(lenient.spec, tables), None
+        flows = {name: BatchRows(spec, tables) for name, spec in lenient.specs.items()}
+        return flows.get("") or SeveralRows(flows), None
     except EpochlineError as error:
         return None, str(error)
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from epochline.audit.findings import SinkResult
 from epochline.audit.session import AuditSession
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateStanding
+from epochline.declare.table import PostgresTable
 from epochline.postgres.queries.statements import Row, Rows
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.states import PostgresStates, state_content
 from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
 from epochline.protocol.offsets import OffsetRange
@@ -19,6 +22,7 @@ SetAside = frozenset[tuple[str, int, int]]
 """Places of records: topic, partition, offset."""
 
 _AT_ONCE = 1_000_000
+_STATE = "the last state of each key is compared after the last epoch"
 _FEW = 100  # a record may have many megabytes
 
 
@@ -184,3 +188,24 @@ def together(epochs: Sequence[RecordedEpoch]) -> Iterator[list[RecordedEpoch]]:
 
 def _kind(epoch: RecordedEpoch) -> tuple[object, ...]:
     return epoch.declaration_hash, epoch.generation, epoch.kind == "requeue", epoch.targets
+
+
+def comparable(connection: AuditSession, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
+    """Tell whether the rows of a target can be compared by value; ``said`` is None if they can."""
+    why, judged = None, True
+    if declared.is_transformed:
+        why = "a transform made the rows"
+    elif sink.mode != "append":
+        why = f"mode {sink.mode} keeps no row per record" if sink.mode == "replace" else _STATE
+    elif not sink.lineage:
+        why = "declared with lineage=False"
+    elif (target := find_target(connection, sink.table)) is None:
+        why, judged = "the table is gone", False
+    else:
+        wanted = {**epoch.targets.get(sink.table, {}), **sink.added_columns}
+        now = {name: column.kind for name, column in target.columns.items()}
+        altered = sorted(name for name, kind in wanted.items() if now.get(name) != kind)
+        if altered:
+            why, judged = f"since the epoch the table's columns changed: {', '.join(altered)}", False
+    said = why if why in (None, _STATE) else f"values not compared: {why}"
+    return SinkResult(sink=sink.table, said=said, judged=judged)

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, SinkResult, Summary
+from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, Summary
+from epochline.audit.last_states import ExpectedAndStates, LastStates
 from epochline.audit.reading import RangeReader, flow_of
-from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, together
+from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, comparable, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
 from epochline.audit.session import AuditSession, open_session
+from epochline.audit.several import SeveralReaders, SeveralReadings
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.table import PostgresTable
 from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader
 from epochline.postgres.targets.catalog import find_target
@@ -23,10 +24,13 @@ from epochline.sources.reading import SourceReader, SourceReading
 
 _NEWEST = 2**62
 
+Readers = RecordReader | SourceReader | SeveralReaders
+Readings = ReadSession | SourceReading | SeveralReadings
+
 
 def audit(
     dsn: str,
-    source: RecordReader | SourceReader,
+    source: Readers,
     pipeline: str,
     reporter: Reporter,
     *,
@@ -58,9 +62,7 @@ def audit(
 
 
 class _Audit:
-    def __init__(
-        self, connection: AuditSession, source: RecordReader | SourceReader, pipeline: str, reporter: Reporter
-    ) -> None:
+    def __init__(self, connection: AuditSession, source: Readers, pipeline: str, reporter: Reporter) -> None:
         self._connection = connection
         self._recorded = Recorded(connection, pipeline)
         self._source = source
@@ -72,6 +74,7 @@ class _Audit:
         self._broken: dict[int, str] = {}
         """By epoch, the reason why its rows cannot be compared although those of other epochs can."""
         self._erased = Erased(())
+        self._states: LastStates
 
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.snapshot():
@@ -81,11 +84,15 @@ class _Audit:
             raise EpochNotFoundError(f"the ledger has no committed epoch of a pipeline {self._pipeline!r} to audit.")
         self._summary.notes = tuple(notes)
         self._reporter.begin(len(epochs), sum(epoch.offsets for epoch in epochs))
+        with self._connection.snapshot():
+            newest = self._recorded.declaration(epochs[-1])
+            tables = self._tables(newest, epochs[-1])
+        whole = first is None and last is None
+        states = self._states = LastStates(self._connection, newest, epochs, tables, whole=whole)
         with self._source.session() as session:
             for group in together(epochs):
                 self._audit(group, session)
-        with self._connection.snapshot():
-            newest = self._recorded.declaration(epochs[-1])
+        self._compare_last_states(states, epochs)
         if first is None and last is None:
             self._find_lost(newest)
             self._find_strays(newest)
@@ -93,13 +100,13 @@ class _Audit:
             self._compare_states(newest)
         return self._summary
 
-    def _audit(self, group: Sequence[RecordedEpoch], session: ReadSession | SourceReading) -> None:
+    def _audit(self, group: Sequence[RecordedEpoch], session: Readings) -> None:
         with self._connection.snapshot():
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
             set_aside = {epoch.epoch_id: self._recorded.set_aside(epoch) for epoch in group}
             self._erased = self._recorded.erased(group)
-            sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
+            sinks = [comparable(self._connection, declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Read again for each group: retention deletes records while an audit runs.
         logs = self._source.held(sorted({planned.topic for of_epoch in ranges.values() for planned in of_epoch}))
@@ -114,11 +121,12 @@ class _Audit:
             for epoch in group
         }
         flow, why_not = flow_of(declared, tables)
+        self._states.follow(declared, tables, why_not)
         compared = [sink.sink for sink in sinks if sink.said is None and flow is not None]
         columns = {table.sink: table.columns for table in tables if table.sink in compared}
         skipped = {sink.table: sink.key for sink in declared.targets if sink.repeats == "skip"}
         with ExpectedRows(self._connection, columns, skipped) as expected:
-            reader = RangeReader(session, flow, expected, set_aside)
+            reader = RangeReader(session, flow, ExpectedAndStates(expected, self._states), set_aside)
             for epoch in group:
                 result = results[epoch.epoch_id]
                 for planned in ranges[epoch.epoch_id]:
@@ -130,6 +138,7 @@ class _Audit:
                 broken = why_not or reader.broken.get(epoch.epoch_id)
                 if broken is not None:
                     self._broken[epoch.epoch_id] = broken
+                    self._states.leave_out(broken)
             self._compare(results, compared, expected)
         for epoch_id, note in self._erased.notes():
             results[epoch_id].notes.append(note)
@@ -141,25 +150,6 @@ class _Audit:
         with self._connection.cursor() as cursor:
             return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
 
-    def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
-        """Tell whether the rows of a target can be compared by value; ``said`` is None if they can."""
-        why, judged = None, True
-        if declared.is_transformed:
-            why = "a transform made the rows"
-        elif sink.mode != "append":
-            why = f"mode {sink.mode} keeps no row per record"
-        elif not sink.lineage:
-            why = "declared with lineage=False"
-        elif (target := find_target(self._connection, sink.table)) is None:
-            why, judged = "the table is gone", False
-        else:
-            wanted = {**epoch.targets.get(sink.table, {}), **sink.added_columns}
-            now = {name: column.kind for name, column in target.columns.items()}
-            altered = sorted(name for name, kind in wanted.items() if now.get(name) != kind)
-            if altered:
-                why, judged = f"since the epoch the table's columns changed: {', '.join(altered)}", False
-        return SinkResult(sink=sink.table, said=why and f"values not compared: {why}", judged=judged)
-
     def _read(
         self, result: EpochResult, planned: RecordedRange, reader: RangeReader, log: HeldLog | None
     ) -> PartitionResult:
@@ -169,6 +159,7 @@ class _Audit:
             self._summary.records += again.found.received
             if again.whole:
                 self._compare_counts(result, planned, again.found, parsed=again.parsed)
+        self._states.read(result.epoch_id, planned, whole=again.whole)
         if again.gone:
             self._thinned.add((result.epoch_id, planned.topic, planned.partition))
         return PartitionResult(
@@ -244,6 +235,16 @@ class _Audit:
                 now = counts.get(epoch_id, 0)
                 if was != now:
                     self._differs(results[epoch_id], sink.table, "count", f"{was} rows were sealed, {now} are there")
+
+    def _compare_last_states(self, states: LastStates, epochs: Sequence[RecordedEpoch]) -> None:
+        """Compare upsert and add targets with what all epochs should have left in them."""
+        with self._connection.snapshot():
+            erased = self._recorded.erased(epochs)
+        for found in states.differences():
+            if not erased.explains(found.where, found.kind, (found.topic, found.partition, found.offset)):
+                self._tell(found)
+        self._summary.notes += tuple(f"{sink}: last states not compared: {why}" for sink, why in states.why_not.items())
+        self._summary.not_judged_targets = tuple(states.why_not)
 
     def _find_lost(self, declared: Pipeline) -> None:
         """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""

@@ -20,15 +20,15 @@ class AuditSession(connection):
     _process: int | None = None
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Begin a transaction; commit it at the end of the block.
+    def snapshot(self, *, read_only: bool = False) -> Iterator[None]:
+        """Begin a transaction, which writes at most to temporary tables if it is ``read_only``; commit it at the end.
 
         Raises:
             ConfigurationError: the connection leads to another session now.
         """
         with one_transaction(self):
             with self.cursor() as cursor:
-                cursor.execute(_BEGIN)
+                cursor.execute(f"SET TRANSACTION READ ONLY; {_BEGIN}" if read_only else _BEGIN)
                 [(process,)] = cursor.fetchall()
             if self._process not in (None, process):
                 raise ConfigurationError(

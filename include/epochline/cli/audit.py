@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from epochline.cli import connections, printing
 from epochline.cli.database import ask, session
+from epochline.cli.foreign_audit import DIFFERENT, NOT_JUDGED, audit_declared
 from epochline.cli.ledger import connection_of
-from epochline.cli.options import Name
+from epochline.cli.options import declared_pipelines
 from epochline.config.logins import complete
 from epochline.config.registry import Registries
-from epochline.declare.inputs import require_one
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError
 from epochline.protocol.quantities import counted
@@ -25,15 +26,24 @@ from epochline.protocol.quantities import counted
 if TYPE_CHECKING:
     from epochline.audit import Difference, EpochResult, Summary
 
-DIFFERENT = 1
-NOT_JUDGED = 3
 _EPOCHS = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
 
 
 def audit(
-    pipeline: Name,
+    pipeline: Annotated[
+        str | None, typer.Argument(help="The pipeline's name.", autocompletion=declared_pipelines)
+    ] = None,
     epochs: Annotated[
         str | None, typer.Option(help="Epoch ids: 7, 3..9, 3.. or ..9, both ends included; all if not given.")
+    ] = None,
+    declaration: Annotated[
+        Path | None, typer.Option(help="A Python file with a Pipeline that no DAG runs: for another program's table.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--from", help="With --declaration: time of the first record.")] = None,
+    until: Annotated[str | None, typer.Option(help="With --declaration: time after the last record.")] = None,
+    lineage: Annotated[
+        list[str] | None,
+        typer.Option(help="With --declaration: topic=COLUMN, partition=COLUMN, offset=COLUMN or row=COLUMN."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object per line.")] = False,
 ) -> None:
@@ -42,11 +52,21 @@ def audit(
     Names the topic, partition and offset of every difference. Lists offsets that the source no longer holds, which it
     cannot check. Compares rows by value if the target has mode append and lineage and the pipeline has no transform.
 
+    With --declaration, compares a table that another program wrote from a topic with the records between two times. The
+    file says how a record becomes a row; PIPELINE chooses one of several. Rows are compared by the columns that hold a
+    record's place, or by the declared key. Needs SELECT on the table, and no ledger. ISO times without a zone are UTC.
+
     Exit code 0: everything that was checked is exact; 1: there are differences, or the audit was refused; 2: wrong use;
     3: no difference, but not everything could be checked.
     """
-    from epochline.audit import audit as run  # It loads Arrow.
+    from epochline.audit import SeveralReaders  # It loads Arrow.
+    from epochline.audit import audit as run
 
+    if declaration is not None:
+        audit_declared(declaration, pipeline, since, until, lineage or (), as_json=as_json, epochs=epochs)
+        return
+    if pipeline is None or since is not None or until is not None or lineage:
+        raise typer.BadParameter("name a pipeline, or give --declaration with --from and --until")
     first, last = _bounds(epochs)
     dsn = connections.adapters().postgres_dsn(connection_of(pipeline))
     with session(dsn) as ledger:
@@ -55,7 +75,8 @@ def audit(
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
     declared = Pipeline.from_stored(json.dumps(stored[0]["body"]))
     Registries(connections.adapters().registries_of(declared)).install()
-    source = connections.adapters().records(require_one(pipeline, declared.source, "an audit"))
+    readers = {name: connections.adapters().records(one.source) for name, one in declared.inputs.items()}
+    source = readers.get("") or SeveralReaders(readers)
     # The bar goes to standard error, and only to a terminal. Results go to standard output.
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     errors = Console(stderr=True)
@@ -65,7 +86,7 @@ def audit(
     reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)
-    if summary.not_judged:
+    if summary.not_judged or summary.not_judged_targets:
         raise typer.Exit(NOT_JUDGED)
 
 

@@ -130,6 +130,24 @@ def declared_in(paths: Iterable[Path]) -> Declared:
     return Declared(pipelines=valid, broken=broken, places=places)
 
 
+def unscheduled(path: Path) -> dict[str, Pipeline]:
+    """The pipelines of one file by name: those of its variables, and those that it hands to `epoch_dag`.
+
+    Raises:
+        ConfigurationError: there is no such file.
+        DeclarationError: the file cannot be read to its end, or declares no pipeline.
+    """
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path}.")
+    module, noted, error = _run(path)
+    if error is not None:
+        raise error
+    found = [*(value for value in vars(module).values() if isinstance(value, Pipeline)), *(one for one, _ in noted)]
+    if not found:
+        raise DeclarationError(f"{path} has no variable that is a Pipeline.")
+    return {pipeline.name: pipeline for pipeline in found}
+
+
 def find(name: str, folder: Path | None = None) -> Pipeline:
     """The pipeline with this name; raises `DeclarationError` if no file that is read declares it."""
     return pipeline_named(name, look(folder), folder)
@@ -201,25 +219,29 @@ def _rules(path: Path) -> GitIgnoreSpec:
 
 def _declared_in(path: Path) -> tuple[list[tuple[Pipeline, str]], DeclarationError | None]:
     """The pipelines that the file declares before it fails, with their places, and why it fails."""
+    return _run(path)[1:]
+
+
+def _run(path: Path) -> tuple[ModuleType, list[tuple[Pipeline, str]], DeclarationError | None]:
     functions = str(functions_folder())
     if functions not in sys.path:
         # Declarations name functions of spark_jobs/, which Airflow has on its path and a shell does not.
         sys.path.append(functions)
     reading = _Reading(path=path)
+    # As a module, because Python keeps no bytecode of a script.
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
     token = _declared.set(reading)
     try:
-        # As a module, because Python keeps no bytecode of a script.
-        module = ModuleType(path.stem)
-        module.__file__ = str(path)
         SourceFileLoader(path.stem, str(path)).exec_module(module)
     except DeclarationError as error:
-        return reading.pipelines, DeclarationError(f"{_place(path, error)}: {error}")
+        return module, reading.pipelines, DeclarationError(f"{_place(path, error)}: {error}")
     except Exception as error:
         said = extra_missing(error) or f"{type(error).__name__}: {error}"
-        return reading.pipelines, DeclarationError(f"{_place(path, error)}: cannot be read ({said})")
+        return module, reading.pipelines, DeclarationError(f"{_place(path, error)}: cannot be read ({said})")
     finally:
         _declared.reset(token)
-    return reading.pipelines, None
+    return module, reading.pipelines, None
 
 
 def _place(path: Path, error: Exception) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from epochline import CustomSource, Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable, Text
+from epochline.audit import SeveralReaders
 from epochline.failpoints import KILLED, NAMED
+from epochline.kafka.records import RecordReader
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.operations import Request
@@ -22,6 +24,7 @@ from epochline.spark.credentials import JobCredentials
 from tests.commands import Call
 from tests.crash.spark_job import LOCAL, StagedFromSeveral, job, log_of
 from tests.integration import kafka_topics
+from tests.integration.auditing import audited
 from tests.integration.guarantee import broken
 from tests.integration.spark.conftest import Runs, Servers
 
@@ -99,6 +102,13 @@ class JoiningRuns(Runs):
     def declare(self, columns: Mapping[str, dict[str, str]]) -> None:
         self.pipeline = self.pipeline.model_copy(update={"source": self._sources(columns)})
 
+    def audited(self) -> list[str]:
+        """What an audit finds, which reads both clusters again."""
+        readers = {
+            name: RecordReader(self.credentials.kafkas[one.source.where]) for name, one in self.pipeline.inputs.items()
+        }
+        return audited(self.database.dsn, self.name, SeveralReaders(readers))
+
     @property
     def joined(self) -> list[tuple[Any, ...]]:
         return self.database.query(
@@ -156,6 +166,9 @@ def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driv
     assert len(runs.joined) == 60
     assert runs.database.query("SELECT count(*) FROM examples.customers WHERE waiting IS NOT NULL") == [(0,)]
     assert broken(runs.database.query, runs.name, "examples.orders_with_customers") == {}
+    assert runs.audited() == []
+    runs.database.query("UPDATE epochline.planned_range SET source_digest = source_digest - 1 WHERE epoch_id = 1")
+    assert {found.split(":")[1].strip() for found in runs.audited()} == {"digest"}
 
 
 def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_its_source(
