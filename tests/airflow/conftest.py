@@ -29,6 +29,7 @@ from tests.declared import find_all
 from tests.integration.kafka_topics import admin_of, group_offsets, make_topic, produce
 from tests.waiting import wait_for
 
+INCLUDE = Path(__file__).parents[2] / "include"
 PATIENCE_SECONDS = 300.0
 RUN_BY_THEMSELVES = frozenset(
     {"scheduled", "backfilled", "guest", "listed", "raising", "raising_by_default", "s_silent", "ticking"}
@@ -282,7 +283,8 @@ def terminal(scheduler: Scheduler) -> Terminal:
     """Runs a command of `epochline` on the stack; it gives what the command said, and checks its exit code."""
     environment = {
         **os.environ, "EPOCHLINE_HOME": str(scheduler.stack.home.root), "EPOCHLINE_DAGS": str(AIRFLOW_DAGS),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(FUNCTIONS), os.environ.get("PYTHONPATH")])), "COLUMNS": "300",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(FUNCTIONS), str(INCLUDE), os.environ.get("PYTHONPATH")])),
+        "COLUMNS": "300",
     }  # fmt: skip
 
     def epochline(*arguments: str, code: int = 0) -> str:

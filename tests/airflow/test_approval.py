@@ -176,7 +176,7 @@ def test_the_task_asks_for_the_attempt_that_waits_and_an_answer_decides_in_the_l
     assert outside.asked[0]["body"].startswith("15 rows staged, at most 14 expected")
     assert list(outside.asked[0]["params"]) == ["reason"]
     assert outside.shown[0].endswith("it awaits approval")
-    outside.parked(outside.answer("Approve", "  "))  # it is asked again
+    outside.parked(outside.answer("Approve", " \0 "))  # it is asked again
     outside.task.execute_complete(outside.context, outside.answer("Approve", "why"), attempt=1)
     epoch = outside.world.epoch(1)
     assert (epoch.approval, epoch.decided_by, epoch.decided_reason) == ("approved", "grace", "why")

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
 from epochline.airflow.acts import ACTS
+from tests.airflow import rest
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import sealed_but_paused
-from tests.airflow.page_requests import token_of
+from tests.airflow.page_requests import ask, token_of
 from tests.browser import Visit, needs_browser, visit
 from tests.integration.kafka_topics import delete_records, delete_topic
 from tests.integration.sinks_world import seen, values
@@ -26,6 +28,7 @@ REASON = "a browser wants to "
 OFTEN = ("savepoint", "requeue", "pause", "resume", "abort", "restore")
 RARELY = ("extend-back", "declare-loss", "retry")
 LATE = ("publish",)
+JUDGED = ("approve", "abort")
 WRITTEN = "SELECT action, actor, reason FROM epochline.actions WHERE pipeline = %s ORDER BY action_id"
 
 
@@ -77,7 +80,7 @@ def hand_of(user: str, scheduler: Scheduler, chromium: Browser, pipeline: str, *
 
 
 def test_each_action_is_taken_to_its_effect_by_one_of_the_tests_below() -> None:
-    assert sorted((*OFTEN, *RARELY, *LATE)) == sorted(ACTS)
+    assert {*OFTEN, *RARELY, *LATE, *JUDGED} == ACTS.keys()
 
 
 def test_a_viewer_is_offered_no_action_and_refused_each(scheduler: Scheduler, chromium: Browser) -> None:
@@ -181,3 +184,63 @@ def test_an_operator_publishes_again_what_a_topic_that_was_away_does_not_show(
         assert hand.seen.page.get_by_text("not shown everywhere").count() == 0
     assert sorted(map(str, values(seen(servers, "clicked_out")))) == ["a", "b", "c"]
     scheduler.pause(pipeline, False)
+
+
+@pytest.mark.slow
+def test_an_epoch_outside_its_bounds_is_approved_and_aborted_by_clicks_and_by_nobody_without_the_right(
+    scheduler: Scheduler, chromium: Browser
+) -> None:
+    """U10, SEC-9, SEC-10: on the pages, and in Airflow's own page; the ledger says who, and why."""
+    pipeline, task = "clicked_outside", "approve_epoch"
+    outside = "6 rows staged, at most 4 expected"
+    approve = f"/pipelines/{pipeline}/act/approve"
+    scheduler.prepare(pipeline, {0: ["a", "b", "c"], 1: [], 2: [], 3: []})
+
+    def waits() -> str:
+        run = scheduler.trigger(pipeline)
+        eventually("the epoch waits", lambda: scheduler.tasks(pipeline, run)[task] == "deferred", every=0.5)
+        return run
+
+    run = waits()
+    viewer, grace = token_of(scheduler, "viewer"), token_of(scheduler, "grace")
+    with visit(chromium, scheduler.stack.airflow.url, viewer) as seen:
+        for page in (f"epochline/pipelines/{pipeline}", f"epochline/pipelines/{pipeline}/epochs/1"):
+            seen.open(page)
+            assert outside in seen.page.locator("main").inner_text()
+            assert seen.page.locator("#act-approve, #act-abort").count() == 0
+    form = {"token": ask(scheduler, f"{approve}?epoch=1", grace).token, "reason": "why"}
+    refused = [
+        ask(scheduler, approve, user, form=form, **headers).status
+        for user, headers in ((viewer, {}), (None, {}), (token_of(scheduler, "ada"), {}), (grace, {"Origin": "null"}))
+    ]
+    assert refused == [403, 401, 403, 403]
+    question = f"/api/v2/dags/{pipeline}/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails"
+    with pytest.raises(AssertionError, match=": 403 "):
+        rest.call(scheduler.stack.airflow, viewer, "PATCH", question, {"chosen_options": ["Approve"]})
+    with hand_of("grace", scheduler, chromium, pipeline, *JUDGED) as hand:
+        hand.act("approve", f"is outside its bounds: {outside}")
+        assert scheduler.wait(pipeline, run) == "success"
+        scheduler.produce(pipeline, {1: ["d", "e", "f"]})
+        run = waits()
+        hand.act("abort", "sealed rows")
+        assert scheduler.wait(pipeline, run) == "failed"
+        assert scheduler.tasks(pipeline, run)["commit_epoch"] == "upstream_failed"
+        hand.seen.open(f"epochline/pipelines/{pipeline}/epochs/2")
+        told = hand.seen.page.locator("main").inner_text()
+        assert (outside in told, "not approved" in told, "awaited" in told) == (True, True, False)
+    run = waits()
+    with visit(chromium, scheduler.stack.airflow.url, grace) as seen:
+        seen.open(f"dags/{pipeline}/runs/{quote(run, safe='')}/tasks/{task}/required_actions")
+        seen.page.locator("#element_reason").fill("Airflow asked")  # its label names no input
+        seen.page.get_by_role("button", name="Approve", exact=True).click()
+        assert scheduler.wait(pipeline, run) == "success"
+
+    asked = (
+        "SELECT state, approval, decided_by, decided_reason FROM epochline.epochs WHERE pipeline = %s ORDER BY epoch_id"
+    )
+    assert scheduler.query(asked, pipeline) == [
+        ("COMMITTED", "approved", "grace", f"{REASON}approve"),
+        ("ABORTED", "awaited", None, None),
+        ("COMMITTED", "approved", "grace", "Airflow asked"),
+    ]
+    scheduler.assert_exact(pipeline, {0: ["a", "b", "c"], 1: ["d", "e", "f"], 2: [], 3: []})

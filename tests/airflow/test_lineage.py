@@ -1,4 +1,4 @@
-"""Airflow's OpenLineage provider beside real epochs: what a catalogue receives over HTTP, and that it delays nobody."""
+"""What an Airflow sends over HTTP beside real epochs: lineage by its OpenLineage provider, figures by OpenTelemetry."""
 
 import json
 import shutil
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from uv import find_uv_bin
 
 from epochline.local import credentials
@@ -48,17 +49,23 @@ def told(name, *more):
 
 
 shown = told("shown", KafkaTopic(topic="shown_out", value=Text()), Files(path="{files}", columns=columns))
-failing, hanging = told("failing"), told("hanging")
+failing, hanging, measured, alone = map(told, ("failing", "hanging", "measured", "alone"))
 """
+
+DECLARED = ("shown", "failing", "hanging", "measured", "alone")
 
 Event = Mapping[str, Any]
 
 
 class Catalogue:
-    """Receives events over HTTP, as a catalogue does; while it ``hangs`` it takes a request and never answers."""
+    """Receives events over HTTP, as a catalogue does; while it ``hangs`` it takes a request and never answers.
+
+    It is OpenTelemetry's collector as well.
+    """
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
+        self.exports: list[bytes] = []
         self.keys: set[str | None] = set()
         self.asked, self.hangs = 0, threading.Event()
         self.goes_on = threading.Event()
@@ -66,14 +73,21 @@ class Catalogue:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path == "/v1/metrics":
+                    catalogue.exports.append(content)
+                    self.answer(200)
+                    return
                 catalogue.asked += 1
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 if catalogue.hangs.is_set():
                     catalogue.goes_on.wait()
                     return
                 catalogue.keys.add(self.headers["Authorization"])
-                catalogue.bodies.append(body)
-                self.send_response(201)
+                catalogue.bodies.append(content.decode())
+                self.answer(201)
+
+            def answer(self, status: int) -> None:
+                self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -133,6 +147,9 @@ def airflow(catalogue: Catalogue) -> Iterator[Scheduler]:
             "AIRFLOW__OPENLINEAGE__INCLUDE_FULL_TASK_INFO": "True",
             "AIRFLOW__OPENLINEAGE__DEBUG_MODE": "True",
             "AIRFLOW__OPENLINEAGE__SPARK_INJECT_TRANSPORT_INFO": "True",
+            "AIRFLOW__LOGGING__JSON_LOGS": "True",
+            "AIRFLOW__METRICS__OTEL_ON": "True",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": catalogue.url,
             "EPOCHLINE_COMPILED": str(home / "compiled"),
         },
     )  # fmt: skip
@@ -140,8 +157,8 @@ def airflow(catalogue: Catalogue) -> Iterator[Scheduler]:
     try:
         stack.up(parts=("kafka", "airflow"))
         one = Scheduler(stack, rest.token(stack.airflow), dags)
-        eventually("every DAG is there", lambda: {"shown", "failing", "hanging"} <= one.dags(), 120)
-        for dag in ("shown", "failing", "hanging"):
+        eventually("every DAG is there", lambda: set(DECLARED) <= one.dags(), 120)
+        for dag in DECLARED:
             one.pause(dag, False)
         yield one
     finally:
@@ -165,6 +182,11 @@ def all_of(catalogue: Catalogue, dag: str, expected: Mapping[str, Sequence[Seque
 def secrets(airflow: Scheduler) -> list[str]:
     held = credentials.require(airflow.stack.home).model_dump(exclude={"kafka_cluster_id"})
     return [API_KEY, "postgresql://", *held.values()]
+
+
+def json_lines(log: Path) -> list[Any]:
+    """The lines of a log of Airflow that are whole; each is JSON, also one with a traceback."""
+    return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def names(datasets: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -222,7 +244,7 @@ def test_each_task_of_an_epoch_tells_a_catalogue_what_it_read_and_wrote(
 def test_a_task_that_is_tried_again_has_one_run_id_per_try_and_tells_no_table(
     airflow: Scheduler, catalogue: Catalogue
 ) -> None:
-    """SEC-4: the epoch is aborted, and what its tasks read is told without a row."""
+    """SEC-4: the epoch is aborted, and what its tasks read is told without a row. Each line of each log is JSON."""
     airflow.prepare("failing", {0: ["good"], 1: ["raise"]})
 
     states = airflow.run("failing")
@@ -242,6 +264,11 @@ def test_a_task_that_is_tried_again_has_one_run_id_per_try_and_tells_no_table(
     [[_, aborted]] = catalogue.tries("failing", "abort_epoch")
     assert aborted["run"]["facets"]["epochline_epoch"]["state"] == "ABORTED"
     assert [secret for secret in secrets(airflow) for body in catalogue.bodies if secret in body] == []
+    logs = airflow.stack.home.logs
+    said = {log.name: json_lines(log) for log in (*logs.glob("airflow-*.log"), *logs.glob("airflow/**/*.log"))}
+    assert {f"airflow-{name}.log" for name in airflow.stack.airflow.pids} <= said.keys()
+    raised = [json_lines(log) for log in logs.glob("airflow/dag_id=failing/*/task_id=pre_commit/*.log")]
+    assert [any("error_detail" in line for line in lines) for lines in raised] == [True, True]
 
 
 @pytest.mark.slow
@@ -282,6 +309,57 @@ def test_a_task_that_is_killed_beside_a_silent_catalogue_leaves_the_epoch_to_the
     assert airflow.wait("hanging", run) == "success"
     assert airflow.committed("hanging") == before + 1
     airflow.assert_exact("hanging", {p: [f"h-{p}", f"again-{p}"] for p in range(4)})
+
+
+def exported(catalogue: Catalogue, pipeline: str) -> dict[str, list[float]]:
+    """The values of each gauge of a pipeline's epochs, in the order of their times."""
+    points = [
+        (point.time_unix_nano, metric.name, point.as_double or float(point.as_int))
+        for content in list(catalogue.exports)
+        for resource in ExportMetricsServiceRequest.FromString(content).resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.gauge.data_points
+        if metric.name.endswith(f".{pipeline}")
+    ]
+    values: dict[str, list[float]] = defaultdict(list)
+    for _, name, value in sorted(points):
+        values[name.removeprefix("airflow.epochline.epoch.").removesuffix(f".{pipeline}")].append(value)
+    return dict(values)
+
+
+@pytest.mark.slow
+def test_opentelemetry_gets_the_figures_of_each_epoch_as_its_task_ends(
+    airflow: Scheduler, catalogue: Catalogue
+) -> None:
+    """Issue 40: as protobuf over HTTP, although the process that sends them lives for one epoch."""
+    airflow.prepare("measured", {0: ["a", "b"], 1: ["c"]})
+    assert airflow.run("measured")["run"] == "success"
+    airflow.produce("measured", {0: ["d"]})
+    assert airflow.run("measured")["run"] == "success"
+
+    eventually("both epochs are there", lambda: len(exported(catalogue, "measured").get("commit_seconds", ())) == 2, 30)
+    values = exported(catalogue, "measured")
+    seconds = [values.pop(name) for name in ("pre_commit_seconds", "commit_seconds")]
+
+    assert values == {
+        "committed": [1, 1], "attempts": [1, 1], "records": [3, 1], "records_skipped": [0, 0],
+        "records_quarantined": [0, 0], "rows_written": [6, 2],
+    }  # fmt: skip
+    assert all(0 < one < 60 for both in seconds for one in both)
+
+
+@pytest.mark.slow
+def test_receivers_that_are_down_keep_no_epoch_from_its_commit(airflow: Scheduler, catalogue: Catalogue) -> None:
+    """INV-6: neither the catalogue nor OpenTelemetry's collector listens. This test ends them both."""
+    values: Values = {p: [f"down-{p}"] for p in range(4)}
+    airflow.prepare("alone", values)
+    catalogue.close()
+
+    run = airflow.trigger("alone")
+
+    assert airflow.wait("alone", run) == "success"
+    airflow.assert_exact("alone", values)
 
 
 def running(airflow: Scheduler, run: str) -> Any:

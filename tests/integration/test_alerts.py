@@ -78,17 +78,21 @@ def test_each_alert_names_a_section_of_the_page_and_every_state_in_which_a_pipel
 def test_each_alert_fires_beyond_its_threshold_and_only_there(tmp_path: Path) -> None:
     """Issue 40: by promtool, with the time that each alert waits."""
     rate = {"series": f"epochline_records_total{{{OF_ONE}}}", "values": "0+100x90"}
+    awaits = {"series": f'epochline_pipeline_state{{{OF_ONE}, state="awaiting approval"}}', "values": "1x90"}
+    cases = [
+        (name, values, fires, rate) for name, (_, *both, _) in THRESHOLDS.items() for fires, values in enumerate(both)
+    ]
+    cases.append(("EpochlineEpochOld", "3601x90", 0, awaits))
     tests = [
         {
             "interval": "1m",
-            "input_series": [{"series": series, "values": values}, rate],
+            "input_series": [{"series": THRESHOLDS[name][0], "values": values}, beside],
             "promql_expr_test": [{
                 "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)',
-                "eval_time": at, "exp_samples": [{"labels": "{}", "value": fires}],
+                "eval_time": THRESHOLDS[name][3], "exp_samples": [{"labels": "{}", "value": fires}],
             }],
         }
-        for name, (series, silent, firing, at) in THRESHOLDS.items()
-        for fires, values in enumerate((silent, firing))
+        for name, values, fires, beside in cases
     ]  # fmt: skip
     file = tmp_path / "tests.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))

@@ -26,6 +26,7 @@ _SMOKE = "tests/matrix/test_smoke.py"
 _EXACT = (_SMOKE, "-k", "exact")
 _IN_SPARK = [f"tests/integration/spark/test_spark_{what}.py" for what in ("transform", "state", "event_time")]
 _INSTALL = "tests/e2e/test_install.py"
+_APPROVAL = "tests/airflow/test_approval.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,13 @@ ROWS: Mapping[str, Row] = {
         pins=("pyspark==4.0.0", "pyspark-client==4.0.0"),
     ),
     "python-3.13": Row(shows=("Python",), tests=_EXACT, python="3.13", version="3.13"),
-    "airflow-3.2": Row(shows=("Airflow",), tests=(_INSTALL, "-k", "3.2."), version="3.2.2"),
+    "airflow-3.2": Row(
+        shows=("Airflow",), tests=(_INSTALL, _APPROVAL, "-k", "3.2. or approval"), version="3.2.2",
+        pins=(
+            "apache-airflow==3.2.2", "apache-airflow-core==3.2.2", "apache-airflow-task-sdk==1.2.2",
+            "apache-airflow-providers-standard==1.12.3", "apache-airflow-providers-apache-spark==6.0.1",
+        ),
+    ),
     "airflow-3.3": Row(shows=("Airflow",), tests=(_INSTALL, "-k", "3.3."), version="3.3"),
 }  # fmt: skip
 

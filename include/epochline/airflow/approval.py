@@ -178,7 +178,8 @@ def _awaits(*, postgres_connection: str, pipeline: str, epoch_id: int, attempt: 
 
 def _reason(event: Mapping[str, Any]) -> str:
     given = (event.get("params_input") or {}).get("reason")
-    return str(given.get("value") or "" if isinstance(given, Mapping) else given or "").strip()
+    text = str(given.get("value") or "" if isinstance(given, Mapping) else given or "")
+    return text.replace("\0", "").strip()  # PostgreSQL keeps no text with a NUL
 
 
 def _actor(event: Mapping[str, Any]) -> str:

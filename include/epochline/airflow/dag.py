@@ -79,9 +79,10 @@ def build_group(pipeline: Pipeline) -> EpochTasks:
     """The tasks of a pipeline as a group of the DAG around; raises as `epochline.airflow.dag_file.epoch_tasks`."""
     try:
         # Without a prefix: pages, links and templates know the tasks by their ids.
-        group = EpochTasks(group_id="epoch", prefix_group_id=False, doc_md=_doc(pipeline))
+        group = EpochTasks(group_id="epoch", prefix_group_id=False)
     except RuntimeError:
         raise DeclarationError(f"epoch_tasks of {pipeline.name!r} must be called within `with DAG(...)`.") from None
+    group.doc_md = _doc(pipeline)  # no argument: Airflow 3.2 takes none, and shows none
     settings = resolve_settings(pipeline, file=file_settings())
     problem = next(_unfit(group, pipeline, settings), None)
     if problem is not None:

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from epochline import (
+    Bounds,
     Endless,
     FixedDelay,
     KafkaSource,
@@ -48,6 +49,8 @@ watched = epoch_dag(scripted("watched", bad_records="quarantine"))
 CLICKED = ("clicked_by_grace", "clicked_by_ada", "viewed")
 globals().update({name: epoch_dag(scripted(name, bad_records="quarantine")) for name in CLICKED})
 figures = epoch_dag(scripted("figures", bad_records="quarantine"))
+# Of each record two rows.
+clicked_outside = epoch_dag(scripted("clicked_outside", bounds=Bounds(most_rows=4)))
 clicked_rarely = epoch_dag(
     scripted("clicked_rarely", source=KafkaSource(topics="clicked_rarely", startup="latest", records_per_epoch=1))
 )
