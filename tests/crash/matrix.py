@@ -53,6 +53,8 @@ FAULTS = {
     "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
     "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
     "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
+    "F57": "a standby of PostgreSQL takes the place of the primary, with the last commits or without; the old one comes"
+    " back",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
@@ -89,7 +91,7 @@ SPEAKS_OF = {
     **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),
     "F9": (*_PROTOCOL, "airflow", "local"),
     "F10": (*_PROTOCOL, "airflow"),
-    **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34", "F43", "F44"), _PROTOCOL),
+    **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34", "F43", "F44", "F57"), _PROTOCOL),
     **dict.fromkeys(("F23", "F24", "F25", "F26", "F27"), _SOURCE),
     **dict.fromkeys(("F28", "F29", "F30", "F32", "F33", "F49", "F51"), (*_JOB, "declare")),
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
