@@ -55,6 +55,8 @@ FAULTS = {
     "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
     "F57": "a standby of PostgreSQL takes the place of the primary, with the last commits or without; the old one comes"
     " back",
+    "F58": "of a Kafka of three nodes: kill -9 of the leader of a partition, of a coordinator, of the controller; a node"
+    " that stands still or is cut off; an unclean election that loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
@@ -85,7 +87,7 @@ _SOURCE = (*_PROTOCOL, "kafka")
 _SINKS = (*_JOB, "sinks")
 
 SPEAKS_OF = {
-    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22"), _SINKS),
+    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22", "F58"), _SINKS),
     **dict.fromkeys(("F2", "F3", "F4", "F39"), (*_JOB, "local")),
     "F55": (*_JOB, "airflow"),
     **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),

@@ -220,7 +220,13 @@ def test_a_reader_of_a_replica_sees_whole_epochs_in_the_order_of_their_commits(p
         f"SELECT (SELECT count(*) FROM {first.name}), (SELECT count(*) FROM {first.name}_again),"
         f" (SELECT count(*) FROM {second.name})"
     )
-    going = in_background(lambda: [line_epoch(one) for _ in range(5) for one in (first, second)])
+
+    def epochs() -> None:
+        for line in [first, second] * 5:
+            line.produce({0: [f"{number}" for number in range(40)]})
+            assert line.run() == "success"
+
+    going = in_background(epochs)
 
     while not going.done():
         seen += query(replica, asked)
@@ -232,8 +238,3 @@ def test_a_reader_of_a_replica_sees_whole_epochs_in_the_order_of_their_commits(p
         assert table == same
         assert other <= table <= other + 40
     assert len(set(seen)) > 2
-
-
-def line_epoch(line: Line) -> None:
-    line.produce({0: [f"{i}" for i in range(40)]})
-    assert line.run() == "success"
