@@ -192,6 +192,7 @@ class Nodes:
             self.mend()
 
     def elect_unclean(self, topic: str) -> None:
-        """Make a replica that is not in sync the leader: what only the others have is lost."""
+        """Make a replica that is not in sync the leader, once no other leads: what only the others have is lost."""
+        wait_for(f"nobody leads {topic}", lambda: self._described(topic)[0]["leader_id"] < 0)
         with admin_of(self.bootstrap_servers) as admin:
             admin.elect_leaders(1, {topic: [0]})

@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
@@ -200,5 +201,9 @@ def test_an_unclean_election_that_loses_a_tail_stops_every_run_also_after_the_lo
     line.produce({0: [f"regrown {number}" for number in range(20)]})
     with pytest.raises(DataLossError, match="leader epoch"):
         line.plan("run-4")
-    line.act("adopt-topic", Request(actor="ada@here", reason="an unclean election"), at="truncation")
-    recover(line)
+    line.recovery.last_fault()
+    line.act("adopt-topic", Request(actor="ada@here", reason="an unclean election"), topic=line.topic, at="truncation")
+    assert line.run() == "success"
+    line.recovery.took()
+    rows = Counter(value.partition(" ")[0] for (value,) in line.query(f"SELECT value FROM {line.name}"))
+    assert rows == {"kept": 5, "lost": 5, "regrown": 20}
