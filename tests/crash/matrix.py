@@ -65,7 +65,7 @@ PARTLY = {
     "F5": "Spark starts no speculative copy on the host of the original, so the test makes the two tries itself.",
     "F15": "The server stands still for 3 s: longer than the pauses of the clients, shorter than a failover of 30 s.",
     "F16": "Full disks of Kafka's log, of Spark's local folder and of Airflow's logs are not made.",
-    "F19": "In plan, the broker is dead before it is asked. There is one broker, so no replica takes over.",
+    "F19": "In plan, the broker is dead before it is asked. With three nodes: F58.",
     "F21": "The network to Kafka is never slow; it is cut one way for a publisher alone.",
     "F24": "The cleaner runs when the broker decides, so transaction markers and a forced roll under"
     " `cleanup.policy=compact` make the gaps.",

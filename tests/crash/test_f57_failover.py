@@ -54,6 +54,7 @@ def behind(pair: Pair, new_line: NewLine) -> Callable[..., Line]:
 
 
 @pytest.mark.fault("F57")
+@pytest.mark.slow
 def test_a_standby_that_takes_over_during_copy_has_none_of_its_rows_and_the_range_is_staged_again(
     doubled: Line, pair: Pair
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_standby_that_takes_over_during_copy_has_none_of_its_rows_and_the_rang
 
 
 @pytest.mark.fault("F57")
+@pytest.mark.slow
 def test_what_was_sealed_is_sealed_on_the_standby_that_takes_over(doubled: Line, pair: Pair) -> None:
     """INV-6: staging is logged, so a standby has it."""
     doubled.to_sealed("run-1")
@@ -93,7 +95,7 @@ def test_what_was_sealed_is_sealed_on_the_standby_that_takes_over(doubled: Line,
 
 
 @pytest.mark.fault("F57")
-@pytest.mark.parametrize("task", ["seal", "commit"])
+@pytest.mark.parametrize("task", [pytest.param("seal", marks=pytest.mark.slow), "commit"])
 def test_a_standby_that_takes_over_inside_a_transaction_has_all_of_it_or_nothing(
     doubled: Line, pair: Pair, task: str
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_standby_that_takes_over_inside_a_transaction_has_all_of_it_or_nothing
 
 
 @pytest.mark.fault("F57")
+@pytest.mark.slow
 def test_a_commit_that_was_answered_is_on_the_synchronous_standby(doubled: Line, pair: Pair) -> None:
     """I1: nothing is lost and nothing doubled."""
     doubled.to_committed("run-1")
@@ -136,6 +139,7 @@ def test_a_commit_that_was_answered_is_on_the_synchronous_standby(doubled: Line,
 
 
 @pytest.mark.fault("F57")
+@pytest.mark.slow
 def test_a_commit_whose_standby_is_gone_is_not_answered_and_its_retry_finds_what_the_other_server_has(
     doubled: Line, pair: Pair
 ) -> None:
@@ -155,6 +159,7 @@ def test_a_commit_whose_standby_is_gone_is_not_answered_and_its_retry_finds_what
 
 
 @pytest.mark.fault("F57")
+@pytest.mark.slow
 def test_a_standby_that_lacks_the_last_commits_stops_the_pipeline_until_an_operator_accepts_its_ledger(
     behind: Callable[..., Line],
 ) -> None:
@@ -170,6 +175,7 @@ def test_a_standby_that_lacks_the_last_commits_stops_the_pipeline_until_an_opera
 
 
 @pytest.mark.fault("F57")
+@pytest.mark.slow
 def test_without_a_mirror_the_lost_commits_of_tables_alone_are_read_again(behind: Callable[..., Line]) -> None:
     """I1: tables and ledger lost the same. Nothing outside of the database shows that they did."""
     line = behind(name="unmirrored", source=KafkaSource(topics="unmirrored", mirror=False))
@@ -181,6 +187,7 @@ def test_without_a_mirror_the_lost_commits_of_tables_alone_are_read_again(behind
 
 
 @pytest.mark.fault("F57")
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["zombie", "promoted"])
 def test_what_a_zombie_commits_on_the_old_primary_counts_for_nothing(pair: Pair, new_line: NewLine, first: str) -> None:
     """INV-4, INV-8: both servers have an epoch 1 of their own. Whoever commits second is stopped by what Kafka shows."""
@@ -210,6 +217,7 @@ def test_what_a_zombie_commits_on_the_old_primary_counts_for_nothing(pair: Pair,
 
 
 @pytest.mark.fault("F57")
+@pytest.mark.slow
 def test_a_reader_of_a_replica_sees_whole_epochs_in_the_order_of_their_commits(pair: Pair, new_line: NewLine) -> None:
     """I3: one snapshot of a replica has an epoch in all its tables, or in none, and no later epoch without it."""
     dsn = pair.new_database(synchronous=False)
