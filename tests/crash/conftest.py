@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 def new_line(server: Server, recovery: Recovery) -> NewLine:
     def make(**options: Any) -> Line:
         dsn = options.pop("dsn", None) or server.new_database()
-        line = Line(dsn, server.kafka.bootstrap_servers, **options)
+        line = Line(dsn, options.pop("bootstrap", server.kafka.bootstrap_servers), **options)
         line.recovery = recovery
         return line
 

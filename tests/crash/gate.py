@@ -4,8 +4,10 @@ from tests.crash.line import Line
 from tests.waiting import wait_for
 
 
-def set_gate(line: Line, seconds: float = 60.0) -> None:
-    """From now on a commit of an epoch waits inside its COMMIT.
+def set_gate(
+    line: Line, seconds: float = 60.0, *, event: str = "INSERT", table: str = "epochline.committed_range"
+) -> None:
+    """From now on a commit of an epoch waits inside its COMMIT, or a task that changes another table of the ledger.
 
     Where the wait is long, the test ends it by what it does to the session or the server.
     """
@@ -14,13 +16,13 @@ def set_gate(line: Line, seconds: float = 60.0) -> None:
         f" $$BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END$$"
     )
     line.query(
-        "CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON epochline.committed_range DEFERRABLE INITIALLY DEFERRED"
+        f"CREATE CONSTRAINT TRIGGER gate AFTER {event} ON {table} DEFERRABLE INITIALLY DEFERRED"
         " FOR EACH ROW EXECUTE FUNCTION public.gate()"
     )
 
 
 def open_gate(line: Line) -> None:
-    line.query("DROP TRIGGER IF EXISTS gate ON epochline.committed_range")
+    line.query("DROP FUNCTION IF EXISTS public.gate CASCADE")
 
 
 def backend_in_commit(line: Line) -> int:

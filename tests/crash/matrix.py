@@ -53,6 +53,10 @@ FAULTS = {
     "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
     "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
     "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
+    "F57": "a standby of PostgreSQL takes the place of the primary, with the last commits or without; the old one comes"
+    " back",
+    "F58": "of a Kafka of three nodes: kill -9 of the leader of a partition, of a coordinator, of the controller; a node"
+    " that stands still or is cut off; an unclean election that loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
@@ -61,7 +65,7 @@ PARTLY = {
     "F5": "Spark starts no speculative copy on the host of the original, so the test makes the two tries itself.",
     "F15": "The server stands still for 3 s: longer than the pauses of the clients, shorter than a failover of 30 s.",
     "F16": "Full disks of Kafka's log, of Spark's local folder and of Airflow's logs are not made.",
-    "F19": "In plan, the broker is dead before it is asked. There is one broker, so no replica takes over.",
+    "F19": "In plan, the broker is dead before it is asked. With three nodes: F58.",
     "F21": "The network to Kafka is never slow; it is cut one way for a publisher alone.",
     "F24": "The cleaner runs when the broker decides, so transaction markers and a forced roll under"
     " `cleanup.policy=compact` make the gaps.",
@@ -83,13 +87,13 @@ _SOURCE = (*_PROTOCOL, "kafka")
 _SINKS = (*_JOB, "sinks")
 
 SPEAKS_OF = {
-    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22"), _SINKS),
+    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22", "F58"), _SINKS),
     **dict.fromkeys(("F2", "F3", "F4", "F39"), (*_JOB, "local")),
     "F55": (*_JOB, "airflow"),
     **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),
     "F9": (*_PROTOCOL, "airflow", "local"),
     "F10": (*_PROTOCOL, "airflow"),
-    **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34", "F43", "F44"), _PROTOCOL),
+    **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34", "F43", "F44", "F57"), _PROTOCOL),
     **dict.fromkeys(("F23", "F24", "F25", "F26", "F27"), _SOURCE),
     **dict.fromkeys(("F28", "F29", "F30", "F32", "F33", "F49", "F51"), (*_JOB, "declare")),
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),

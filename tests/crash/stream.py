@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,9 @@ KEYS = 7
 class Stream:
     """Epochs that are committed here and published here or by processes that can be stopped."""
 
-    def __init__(self, server: Server, recovery: Recovery, *, timeout: float = 60) -> None:
+    def __init__(
+        self, server: Server, recovery: Recovery, *, timeout: float = 60, bootstrap: str | None = None
+    ) -> None:
         self.recovery = recovery
         out = KafkaTopic(
             topic="out", value=Json(columns={"n": "bigint"}), key="k", columns={"k": "text"},
@@ -32,13 +35,18 @@ class Stream:
         )  # fmt: skip
         columns = {"k": "text", "n": "bigint"}
         self.world: SinksPipeline = new_world(
-            server.new_database(), server.kafka.bootstrap_servers, out,
+            server.new_database(), bootstrap or server.kafka.bootstrap_servers, out,
             PostgresTable(table="lines", columns=columns), table=False, parse=Json(columns=columns),
         )  # fmt: skip
         self.watchers = Watchers(self.world.bootstrap, self.world.topics[0])
         self._numbers = itertools.count()
         self._produced: dict[str, list[str]] = defaultdict(list)
         self.processes: list[Forked] = []
+
+    @property
+    def transactional_id(self) -> str:
+        """Of the producer that publishes."""
+        return self.world.it.pipeline.topics[0].transactional_id(self.world.it.pipeline.name)
 
     def seal(self, records: int = 60) -> Plan:
         """Produce some records and seal them as an epoch."""
@@ -116,7 +124,7 @@ def new_stream(server: Server, recovery: Recovery) -> Iterator[NewStream]:
     """Makes a pipeline whose topic is watched until the test ends, with one epoch committed and not published."""
     with ExitStack() as stack:
 
-        def make(**options: float) -> Stream:
+        def make(**options: Any) -> Stream:
             stream = Stream(server, recovery, **options)
             stack.callback(stream.end)
             stream.commit()

@@ -34,7 +34,7 @@ def admin_of(servers: Servers) -> Iterator[KafkaAdminClient]:
 
 def make_topic(servers: Servers, name: str, partitions: int = 1, **configs: str) -> str:
     with admin_of(servers) as admin:
-        wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
+        wanted = {"num_partitions": partitions, "replication_factor": -1, "configs": configs}
         admin.create_topics({name: wanted}, wait_for_metadata=True)
     return name
 

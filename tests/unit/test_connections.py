@@ -21,6 +21,8 @@ from tests.declaring import pipeline
 HELD: dict[str, Any] = {
     "db": {"host": "db", "schema": "target", "login": "me", "password": "p@ss/1", "extra": {"sslmode": "require"}},
     "six": {"host": "::1", "port": 6432, "schema": "target"},
+    "two": {"host": "one, two:6433,[::1]", "port": 6432, "schema": "target"},
+    "replica": {"host": "one,two", "schema": "target", "extra": {"target_session_attrs": "any"}},
     "jobs": {"host": "db", "schema": "target", "login": "job"},
     "empty": {},
     "brokers": {"host": "k1", "port": 9093},
@@ -42,6 +44,10 @@ def test_a_dsn_is_read_back_by_libpq() -> None:
         "host": "db", "port": "5432", "dbname": "target", "user": "me", "password": "p@ss/1", "sslmode": "require",
     }  # fmt: skip
     assert parse_dsn(CONNECTIONS.postgres_dsn("six")) == {"host": "::1", "port": "6432", "dbname": "target"}
+    assert parse_dsn(CONNECTIONS.postgres_dsn("two")) == {
+        "host": "one,two,::1", "port": "6432,6433,6432", "dbname": "target", "target_session_attrs": "read-write",
+    }  # fmt: skip
+    assert parse_dsn(CONNECTIONS.postgres_dsn("replica"))["target_session_attrs"] == "any"
 
 
 def test_what_a_connection_lacks_is_said_with_its_name() -> None:

@@ -6,6 +6,7 @@ asked here; a task tells what it knows already (ADR 0066).
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,8 @@ class Address:
     @property
     def postgres(self) -> str:
         """The namespace of a database's tables."""
-        return f"postgres://{_without_login(self.host)}:{self.port or 5432}"
+        first = _without_login(self.host)
+        return f"postgres://{first}" if re.search(r"[^\[:]:\d+$", first) else f"postgres://{first}:{self.port or 5432}"
 
     @property
     def kafka(self) -> str:

@@ -5,11 +5,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psycopg2
 from psycopg2.errors import InsufficientPrivilege, InvalidParameterValue
 from sqlalchemy import Connection, Engine, create_engine
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -91,7 +91,7 @@ def snapshot(
         if isinstance(cause, InsufficientPrivilege):
             raise LedgerError(
                 "The login of the pages may not read the ledger's views. Run"
-                f" `GRANT epochline_reader TO {make_url(dsn).username}` in PostgreSQL."
+                f" `GRANT epochline_reader TO {_login(dsn)}` in PostgreSQL."
             ) from error
         raise explained(cause) from error
     except PoolTimeoutError as error:
@@ -107,8 +107,12 @@ def _take_role(connection: Connection, dsn: str) -> None:
             raise
         raise LedgerError(
             f"The login of the pages may not see the bytes of quarantined records. Run `epochline migrate`, and then"
-            f" `GRANT {INSPECTOR} TO {make_url(dsn).username} WITH INHERIT FALSE` in PostgreSQL."
+            f" `GRANT {INSPECTOR} TO {_login(dsn)} WITH INHERIT FALSE` in PostgreSQL."
         ) from error
+
+
+def _login(dsn: str) -> str:
+    return unquote(urlsplit(dsn).username or "")
 
 
 @lru_cache(maxsize=8)

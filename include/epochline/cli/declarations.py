@@ -251,8 +251,8 @@ def _viewer(connection: str) -> str | None:
         )
     except ConfigurationError:
         return None
-    same_database = (pages.hostname, pages.port, pages.path) == (ledger.hostname, ledger.port, ledger.path)
-    return unquote(pages.username or "") if same_database else None
+    hosts = [at.netloc.rpartition("@")[2] for at in (ledger, pages)]
+    return unquote(pages.username or "") if hosts[0] == hosts[1] and pages.path == ledger.path else None
 
 
 def create_targets(pipelines: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:

@@ -68,7 +68,8 @@ def _open_psql(dsn: str, write: bool) -> None:
     parts = parse_dsn(complete(dsn))
     names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD", "dbname": "PGDATABASE",
              "sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT", "sslcert": "PGSSLCERT",
-             "sslkey": "PGSSLKEY"}  # fmt: skip
+             "sslkey": "PGSSLKEY", "channel_binding": "PGCHANNELBINDING",
+             "target_session_attrs": "PGTARGETSESSIONATTRS"}  # fmt: skip
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
     environment |= {names[key]: value for key, value in parts.items() if key in names}
     if not write:

@@ -23,6 +23,10 @@ PASSWORD_COMMAND = "password_command"  # noqa: S105 - a name
 _LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "channel_binding", PASSWORD_COMMAND)
 
 
+_WITH_PORT = re.compile(r"(?:\[[^\]]*\]|[^:]*)(:\d+)?")
+"""A host without a port, or with one; an address of IPv6 has brackets, or else no port."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """The fields of an Airflow connection. ``where`` names it in errors; its text form shows nothing else.
@@ -90,6 +94,9 @@ class Connections:
 def libpq_url(at: Connection) -> str:
     """The libpq URL, with the password, or with the command that prints one.
 
+    A host may be several, with commas between them, each with its own port or the connection's. Sessions then go to the
+    one that takes writes, unless the extra has another ``target_session_attrs``.
+
     Raises:
         ConfigurationError: there is no host, no database, or both a password and a command.
     """
@@ -100,12 +107,20 @@ def libpq_url(at: Connection) -> str:
     login = quote(at.login, safe="")
     if at.password:
         login += f":{quote(at.password, safe='')}"
-    host = f"[{at.host}]" if ":" in at.host else at.host
-    options = urlencode({name: at.extra[name] for name in _LIBPQ if name in at.extra}, quote_via=quote)
+    hosts = [_with_port(host.strip(), at.port or 5432) for host in at.host.split(",")]
+    extra = {"target_session_attrs": "read-write", **at.extra} if len(hosts) > 1 else at.extra
+    options = urlencode({name: extra[name] for name in _LIBPQ if name in extra}, quote_via=quote)
     return (
-        f"postgresql://{f'{login}@' if login else ''}{host}:{at.port or 5432}/{quote(at.schema, safe='')}"
+        f"postgresql://{f'{login}@' if login else ''}{','.join(hosts)}/{quote(at.schema, safe='')}"
         f"{f'?{options}' if options else ''}"
     )
+
+
+def _with_port(host: str, port: int) -> str:
+    """A host as it stands in a URL. libpq would take the port at the end of a list for the last host alone."""
+    if (named := _WITH_PORT.fullmatch(host)) is not None:
+        return host if named[1] else f"{host}:{port}"
+    return f"[{host}]:{port}"
 
 
 def spark_writers(conf: Mapping[str, str], master: str) -> int | None:

@@ -44,6 +44,12 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
         metadata = self._manager.run(self._get_cluster_metadata, [])
         return metadata["cluster_id"], [broker["node_id"] for broker in metadata["brokers"]]
 
+    async def _find_coordinator_ids(self, *args: Any, **options: Any) -> dict[str, int]:
+        # kafka-python keeps the first answer for good: each retry would ask a node that has died since.
+        self._manager.cluster._coordinators.clear()
+        found: dict[str, int] = await super()._find_coordinator_ids(*args, **options)
+        return found
+
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Per partition the end offset of a leader epoch (KIP-320), None if the log has no epoch that late."""
         ends: dict[TopicPartition, int | None] = self._manager.run(self._async_leader_epoch_ends, epochs)

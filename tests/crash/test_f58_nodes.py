@@ -1,0 +1,209 @@
+"""A Kafka of three nodes, of which one dies, stands still or comes back without what it had."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from epochline.arrow.cast.batches import record_batch
+from epochline.errors import DataLossError
+from epochline.kafka.records import RecordReader
+from epochline.operations import Request
+from epochline.protocol.offsets import PlannedRange
+from tests.checker import recover
+from tests.crash.conftest import NewLine
+from tests.crash.line import Line
+from tests.crash.nodes import Nodes
+from tests.crash.stream import NewStream
+from tests.waiting import wait_for
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    with Nodes.running() as three:
+        yield three
+
+
+@pytest.fixture
+def nodes(cluster: Nodes) -> Nodes:
+    """Three nodes that run, with every replica in sync, whatever the last test has left."""
+    cluster.mend()
+    return cluster
+
+
+@pytest.fixture
+def line(nodes: Nodes, new_line: NewLine) -> Line:
+    one = new_line(bootstrap=nodes.bootstrap_servers)
+    one.some()
+    return one
+
+
+def of_product(line: Line, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
+    """The records of a range, as the product's client reads them."""
+    tp, settings = planned.tp, {"bootstrap.servers": line.bootstrap}
+    with RecordReader(settings, records=8).session() as session:
+        for columns in session.read(tp.topic, tp.partition, planned.range):
+            yield record_batch(tp.topic, tp.partition, columns)
+
+
+@pytest.mark.fault("F58")
+def test_the_leader_of_a_partition_killed_before_the_plan_and_in_the_middle_of_the_read_delays_the_epoch(
+    nodes: Nodes, line: Line
+) -> None:
+    """I1, I7: another node leads, and no task fails for good."""
+    line.produce({0: [b"x" * 100_000] * 300})  # more than a client fetches ahead
+    nodes.kill(nodes.leader(line.topic, 1))
+    since = time.monotonic()
+    planned, ticket = line.to_begun("run-1")
+    nodes.mend()
+
+    def read(one: PlannedRange) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(of_product(line, one)):
+            yield batch
+            if number == 0 and one.tp.partition == 0:
+                nodes.kill(nodes.leader(line.topic, 0))
+
+    line.stage_parts(map(read, planned.ranges), ticket)
+    line.seal(ticket, "run-1")
+    line.commit(planned)
+
+    recover(line, since=since)
+
+
+@pytest.mark.fault("F58")
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["leader", "group", "controller"])
+def test_a_node_killed_before_the_commit_does_not_stop_it_and_the_mirror_follows(
+    nodes: Nodes, line: Line, victim: str
+) -> None:
+    """INV-8: what coordinates the group of the mirror, leads the partition, or leads the controllers."""
+    assert line.run() == "success"
+    line.some(2, "later")
+    line.to_sealed("run-2")
+    victims = {
+        "leader": lambda: nodes.leader(line.topic),
+        "group": lambda: nodes.coordinator(line.pipeline.consumer_group),
+        "controller": nodes.controller,
+    }
+    nodes.kill(victims[victim]())
+    since = time.monotonic()
+
+    line.commit(2)
+
+    line.some(2, "last")
+    recover(line, since=since)
+    mirrored = line.source.mirrored(line.pipeline.consumer_group)
+    assert {partition: one.offset for (_topic, partition), one in mirrored.items()} == line.heads()
+
+
+@pytest.mark.fault("F58")
+@pytest.mark.parametrize("version", [slow(1), slow(2)])
+@pytest.mark.parametrize("victim", ["leader", "coordinator"])
+@pytest.mark.parametrize("place", ["topic.fence", "topic.record@30", "topic.commit", "topic.committed"])
+def test_a_node_killed_while_an_epoch_is_published_shows_it_once(
+    nodes: Nodes, new_stream: NewStream, place: str, victim: str, version: int
+) -> None:
+    """P9, P11, I7, I9: with transactions of either version (KIP-890)."""
+    nodes.transactions(version)
+    stream = new_stream(bootstrap=nodes.bootstrap_servers)
+    stream.publish()
+    stream.commit()
+    publisher = stream.publisher(place)
+    if victim == "leader":
+        nodes.kill(nodes.leader(stream.world.topics[0]))
+    else:
+        nodes.kill(nodes.coordinator(stream.transactional_id, "__transaction_state"))
+
+    stream.go_on(publisher)
+
+    assert publisher.wait() == 0 or "SinkUnavailableError" in publisher.written("err"), publisher.written("err")
+    stream.recover()
+
+
+@pytest.mark.fault("F58")
+@pytest.mark.slow
+def test_a_leader_that_stands_still_and_wakes_as_a_zombie_changes_nothing(nodes: Nodes, line: Line) -> None:
+    """I1, I7: the others choose another one meanwhile."""
+    leader = nodes.leader(line.topic)
+    since = time.monotonic()
+    line.bootstrap = nodes.all_but(leader)  # kafka-python's producer waits for whom it asks first
+    with nodes.frozen(leader):
+        line.run()
+        line.some(2, "behind its back")
+        assert line.run() == "success"
+
+    line.some(2, "afterwards")
+    recover(line, since=since)
+
+
+@pytest.mark.fault("F58")
+@pytest.mark.slow
+def test_a_rolling_restart_under_load_loses_and_doubles_nothing(nodes: Nodes, line: Line) -> None:
+    """I1, I7: records come and runs go all the while."""
+    rolled = threading.Event()
+    outcomes: list[str] = []
+
+    def runs() -> None:
+        while not rolled.is_set():
+            outcomes.append(line.run())
+
+    def load() -> None:
+        for number in itertools.count():
+            if rolled.is_set():
+                return
+            line.some(5, f"load {number}")
+
+    running = threading.Thread(target=runs)
+    running.start()
+    loading = threading.Thread(target=load)
+    loading.start()
+    nodes.roll()
+    since = time.monotonic()
+    rolled.set()
+    running.join()
+    loading.join()
+
+    recover(line, since=since)
+    assert outcomes.count("success") > 1
+
+
+@pytest.mark.fault("F58")
+@pytest.mark.slow
+def test_an_unclean_election_that_loses_a_tail_stops_every_run_also_after_the_log_has_regrown(
+    nodes: Nodes, new_line: NewLine
+) -> None:
+    """I11, INV-9: the leader epochs of the log tell it, whatever its length."""
+    line = new_line(bootstrap=nodes.bootstrap_servers, partitions=0).create()
+    ahead, behind = 1, 2
+    nodes.make_topic(line.topic, [ahead, behind])
+    line.produce({0: ["kept"] * 5})
+    assert line.run() == "success"
+    nodes.kill(behind)
+    wait_for("the other one is alone", lambda: nodes.in_sync(line.topic) == [ahead])
+    line.produce({0: ["lost"] * 5})
+    assert line.run() == "success"
+    nodes.kill(ahead)
+    nodes.start(behind)
+    nodes.elect_unclean(line.topic)
+    assert nodes.leader(line.topic) == behind
+
+    with pytest.raises(DataLossError, match="truncated"):
+        line.plan("run-3")
+
+    assert line.run() == "failed"
+    line.produce({0: [f"regrown {number}" for number in range(20)]})
+    with pytest.raises(DataLossError, match="leader epoch"):
+        line.plan("run-4")
+    line.recovery.last_fault()
+    line.act("adopt-topic", Request(actor="ada@here", reason="an unclean election"), topic=line.topic, at="truncation")
+    assert line.run() == "success"
+    line.recovery.took()
+    rows = Counter(value.partition(" ")[0] for (value,) in line.query(f"SELECT value FROM {line.name}"))
+    assert rows == {"kept": 5, "lost": 5, "regrown": 20}
