@@ -62,8 +62,9 @@ representatives: setup ## choose the tests on servers that `make test` runs, by 
 	@$(BIN)/python -m tests.representatives
 
 test-all: export EPOCHLINE_MACHINE_EXAMPLES ?= 300
-test-all: setup lint ## every row of the fault matrix, the model's whole search, more made-up histories: before a release
+test-all: setup lint ## every row of the fault matrix, the model's whole search, more made-up histories, and the matrix: before a release
 	$(PYTEST) -m "not long" $(FAST) $(REAL)
+	$(BIN)/python -m tests.matrix
 
 test-long: setup ## an hour's soak, millions of records, containers, HDFS, S3; each test says what it needs and how to install it
 	$(BIN)/pytest --durations-file $(DURATIONS) -m long tests/integration tests/long
