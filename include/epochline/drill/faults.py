@@ -21,11 +21,14 @@ CHOSEN: Mapping[str, Sequence[str]] = {
     "seal": ("seal.epochs.mark_pre_committed", "seal.committed.2"),
     "commit": ("commit.transaction", "commit.targets.apply", "commit.commit", "commit.committed"),
     "mirror": ("mirror.source.mirror",),
-    "publish": ("publish.sink.recover_and_commit", "publish.receipts.shown"),
+    "publish": ("publish.receipts.shown",),
     "publish topic": ("topic.fence", "topic.begin", "topic.sent", "topic.commit", "topic.committed"),
     "publish files": ("files.rename", "files.manifest", "files.shown"),
 }  # fmt: skip
-RECOVERY = ("abort.epochs.mark_aborted", "discard.attempts.drop_staging", "recover.committed.2")
+RECOVERY = (
+    "abort.epochs.mark_aborted", "discard.attempts.drop_staging", "recover.committed.2",
+    "publish.sink.recover_and_commit",
+)  # fmt: skip
 """Passed by a run that recovers: it is killed too, and a third run comes."""
 
 

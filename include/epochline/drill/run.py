@@ -130,13 +130,16 @@ class Drill:
         declared, adapters = self._declared, self._adapters
         progress.begun = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
         ranges = production.ranges_of(adapters, declared, self._wanted.records)
+        nothing = SourceError(f"{declared.name}: {declared.source.described} has no record to copy. Nothing was run.")
         if not ranges:
-            raise SourceError(f"{declared.name}: {declared.source.described} has no record to copy. Nothing was run.")
+            raise nothing
         progress.partitions = production.partitions_of(adapters, declared)
         notes = [*self._shadow.changes]
         dsn = adapters.postgres_dsn(declared.postgres_connection)
         definitions = production.definitions_of(dsn, declared, notes.append)
         progress.records = self._servers.fill(progress.partitions, production.records_of(adapters, declared, ranges))
+        if not progress.records:
+            raise nothing  # Offsets alone, of transactions or of what compaction removed.
         progress.copied = [str(one) for one in ranges]
         self._report(f"copied {counted(progress.records, 'record')} of {', '.join(progress.copied)}")
         refused = self._servers.prepare(definitions)
@@ -176,12 +179,15 @@ class Drill:
                 self._report(f"{counted(len(todo), 'step')} left after {self._wanted.minutes:g} minutes")
                 return
             begun, done = time.monotonic(), len(steps) - len(todo) + 1
-            result = self._step(progress, todo[0])
-            progress.results[todo[0].name] = result
+            # A first kill of each kind of step comes before the second of any: the time may not suffice for all.
+            killed = Counter(result.title for result in progress.results.values())
+            step = min(todo, key=lambda step: killed[step.title])
+            result = self._step(progress, step)
+            progress.results[step.name] = result
             longest = max(longest, time.monotonic() - begun)
             recovery = f" after {result.seconds:.0f} s" if result.outcome == "equal" and todo[0].faults else ""
             why = f": {result.said}" if result.outcome == "not recovered" else ""
-            self._report(f"[{done}/{len(steps)}] {todo[0].name}: {result.killed}, {result.outcome}{recovery}{why}")
+            self._report(f"[{done}/{len(steps)}] {step.name}: {result.killed}, {result.outcome}{recovery}{why}")
 
     def _step(self, progress: Progress, step: Step) -> Result:
         killed = []

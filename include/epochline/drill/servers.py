@@ -48,6 +48,9 @@ _KEPT = (
 )  # fmt: skip
 """What a run gets of this process's environment. Anything else could lead to production."""
 
+_TAKE_ANY = {"max.message.bytes": "100000000", "message.timestamp.after.max.ms": str(2**63 - 1)}
+"""What production's topic took, the copy takes too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
@@ -248,5 +251,8 @@ class Servers:
         return closing(KafkaAdminClient(bootstrap_servers=self._stack.kafka.bootstrap_servers))
 
 
-def _topics(partitions: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    return {topic: {"num_partitions": count, "replication_factor": 1} for topic, count in partitions.items()}
+def _topics(partitions: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    return {
+        topic: {"num_partitions": count, "replication_factor": 1, "configs": _TAKE_ANY}
+        for topic, count in partitions.items()
+    }
