@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,6 +66,15 @@ def steps_of_recovery(passed_by: Mapping[str, str], *, every: bool) -> list[Step
     """The steps that kill a recovery; ``passed_by`` has, by failpoint, the kill after which a recovery passed it."""
     names = passed_by if every else [name for name in RECOVERY if name in passed_by]
     return [Step(title="recovery", faults=(passed_by[name], name)) for name in names]
+
+
+def next_of(todo: Sequence[Step], done: Sequence[str]) -> Step:
+    """The next of the steps, after those with the titles in ``done``: the time may not suffice for all.
+
+    A first kill of each kind of step comes before the second one of any.
+    """
+    killed = Counter(done)
+    return min(todo, key=lambda step: killed[step.title])
 
 
 def _title(name: str) -> str:

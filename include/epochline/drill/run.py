@@ -19,7 +19,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.version import VERSION
 from epochline.drill import production
 from epochline.drill.declaration import Shadow, shadow_of
-from epochline.drill.faults import Step, steps_of, steps_of_recovery
+from epochline.drill.faults import Step, next_of, steps_of, steps_of_recovery
 from epochline.drill.progress import Outcome, Progress, Result
 from epochline.drill.servers import Ran, Servers
 from epochline.drill.shown import differences, left_out, shown
@@ -133,8 +133,8 @@ class Drill:
         nothing = SourceError(f"{declared.name}: {declared.source.described} has no record to copy. Nothing was run.")
         if not ranges:
             raise nothing
-        progress.partitions = production.partitions_of(adapters, declared)
         notes = [*self._shadow.changes]
+        progress.partitions = production.partitions_of(adapters, declared, notes.append)
         dsn = adapters.postgres_dsn(declared.postgres_connection)
         definitions = production.definitions_of(dsn, declared, notes.append)
         progress.records = self._servers.fill(progress.partitions, production.records_of(adapters, declared, ranges))
@@ -179,9 +179,7 @@ class Drill:
                 self._report(f"{counted(len(todo), 'step')} left after {self._wanted.minutes:g} minutes")
                 return
             begun, done = time.monotonic(), len(steps) - len(todo) + 1
-            # A first kill of each kind of step comes before the second of any: the time may not suffice for all.
-            killed = Counter(result.title for result in progress.results.values())
-            step = min(todo, key=lambda step: killed[step.title])
+            step = next_of(todo, [result.title for result in progress.results.values()])
             result = self._step(progress, step)
             progress.results[step.name] = result
             longest = max(longest, time.monotonic() - begun)
@@ -195,7 +193,8 @@ class Drill:
             ran = self._fresh_run(progress, fault) if number == 0 else self._servers.run(self._most(progress), fault)
             if fault.partition("@")[0] not in ran.passed:
                 outcome: Outcome = "not reached" if ran.code == 0 else "not recovered"
-                return Result(title=step.title, killed=_NOTHING, seconds=0, outcome=outcome, said=ran.said)
+                said = "" if ran.code == 0 else ran.said.removeprefix("error: ")
+                return Result(title=step.title, killed=_NOTHING, seconds=0, outcome=outcome, said=said)
             killed.append(_words(ran))
             self._servers.expire_leases()
         if step.faults:
