@@ -7,19 +7,7 @@ from typing import Any
 
 import pytest
 
-from epochline import (
-    EventTime,
-    Input,
-    Json,
-    KafkaSource,
-    Pipeline,
-    PostgresTable,
-    Sources,
-    StateTable,
-    Text,
-    Tumbling,
-    Windowed,
-)
+from epochline import EventTime, Json, Pipeline, PostgresTable, StateTable, Text, Tumbling, Windowed
 from tests.commands import Call
 from tests.integration.spark.conftest import Runs, Servers
 
@@ -39,10 +27,6 @@ def words(lines):
 
 def count(lines, state):
     return {"seen": lines.select("value"), "held": words(lines).groupBy("k").agg(F.count("*").cast("bigint").alias("v"))}
-
-
-def both(records):
-    return once(records["left"].select("k", "v").unionByName(records["right"].select("k", "v")))
 
 
 def on(records, state):
@@ -133,23 +117,6 @@ def test_a_row_that_many_records_made_leads_to_the_epochs_and_records_that_are_i
     it.database.query(f"UPDATE {table} SET k = k WHERE k = 'a'")
     [row] = on_servers.json("why", table, *key)["rows"]
     assert [note[:31] for note in row["notes"]] == ["Another hand wrote the row last"]
-
-
-def test_a_row_of_several_sources_leads_to_their_ranges(servers: Servers, run: NewRun, on_servers: Call) -> None:
-    """That records cannot be searched there is no failure of the command."""
-    inputs = {
-        name: Input(source=KafkaSource(topics=servers.topic({0: [record("a", 1, 1)]})), parse=Json(columns=KV))
-        for name in ("left", "right")
-    }
-    it = Runs(
-        servers, Pipeline(name=servers.name, source=Sources(inputs=inputs), transform="summing:both", sinks=[SUMS])
-    )
-    it.epoch()
-
-    [row] = on_servers.json("why", "sums", "a")["rows"]
-
-    assert [read["topic"].partition("/")[0] for read in row["scope"]["ranges"]] == ["left", "right"]
-    assert row["notes"] == ["The records are not told: several sources make the row."]
 
 
 def test_a_key_that_no_record_has_names_ranges_alone(run: NewRun, on_servers: Call) -> None:
