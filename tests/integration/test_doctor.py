@@ -169,6 +169,12 @@ def wrong_password(world: World) -> None:
     world.connect(changed(world.dsn, password=SECRET))
 
 
+def no_connect(world: World) -> Mend:
+    world.as_superuser(f"REVOKE CONNECT ON DATABASE {parse_dsn(world.dsn)['dbname']} FROM PUBLIC")
+    world.connect(world.login("epochline_owner"))
+    return world.as_superuser
+
+
 def postgres_away(world: World) -> None:
     world.connect(changed(world.dsn, port=1))
 
@@ -484,6 +490,7 @@ FAULTS: Mapping[Callable[[World], Mend | None], tuple[str, str, str]] = {
     unreadable_connection: (f"connection {POSTGRES}", "cannot be understood", f"export AIRFLOW_CONN_{POSTGRES.upper()}="),
     no_such_database: (f"postgresql {POSTGRES}", "does not exist", 'CREATE DATABASE "nowhere_'),
     wrong_password: (f"postgresql {POSTGRES}", "password authentication failed", CORRECT),
+    no_connect: (f"postgresql {POSTGRES}", "permission denied for database", "GRANT CONNECT ON DATABASE "),
     postgres_away: (f"postgresql {POSTGRES}", "cannot be reached", CORRECT),
     no_ledger: (f"ledger {POSTGRES}", "this database has none", "epochline migrate"),
     newer_ledger: (f"ledger {POSTGRES}", "at revision 9999 and allows epochline 9.0.0 and newer; this is ", "install epochline 9.0.0 or newer"),

@@ -6,17 +6,19 @@ from contextlib import closing
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg2
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.json_values import JsonReader
 from epochline.declare.columns import SUPPORTED
 from epochline.declare.external import Files
+from epochline.drill.shown import rows_of_files
 from epochline.protocol.sink import Committable, SinkAttempt, WrittenPart
 from epochline.sinks.file_manifest import committed_files
 from epochline.sinks.files import FileSink
@@ -100,6 +102,22 @@ def test_parquet_has_few_row_groups_and_none_that_is_huge(tmp_path: Path) -> Non
     groups = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
     assert sum(groups) == 40_000
     assert 2 <= len(groups) <= 4
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_drill_tells_rows_apart(kind: Literal["parquet", "csv", "json"], tmp_path: Path) -> None:
+    """P5: no reader guesses types: documents fit no column, NULL is no empty text, and no digit is lost."""
+    columns = {"amount": "numeric", "name": "text", "document": "jsonb"}
+    amounts = ["0.12345678901234567890", *["0.12345678901234567891"] * 3]
+    batch = pa.RecordBatch.from_pydict(
+        {"amount": amounts, "name": ["", "", None, None], "document": [*['{"a": 1}'] * 3, '{"a": ["1"]}']},
+        schema=record_schema(columns),
+    )
+    written(tmp_path, kind, columns, batch.slice(3), batch)
+
+    found = rows_of_files(Files(path=str(tmp_path / kind), format=kind, columns=columns, aggregated=True))
+
+    assert sorted(found.values()) == [1, 1, 1, 2]
 
 
 def test_csv_gives_copy_what_was_written(tmp_path: Path, postgres_dsn: str) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -63,9 +64,9 @@ NewAsked = Callable[..., Asked]
 
 @pytest.fixture
 def asked(on_servers: Call, postgres_dsn: str, kafka_bootstrap: str, topic_name: str) -> NewAsked:
-    def make(sink: PostgresTable = PLAIN, second: int = 1) -> Asked:
+    def make(sink: PostgresTable = PLAIN, *more: Files, second: int = 1) -> Asked:
         pipeline = Pipeline(
-            name=topic_name, source=KafkaSource(topics=topic_name), parse=Json(columns=KV), sinks=[sink],
+            name=topic_name, source=KafkaSource(topics=topic_name), parse=Json(columns=KV), sinks=[sink, *more],
             bad_records="quarantine",
         )  # fmt: skip
         make_topic(kafka_bootstrap, topic_name, 2)
@@ -298,17 +299,24 @@ def test_an_upsert_tells_what_it_replaced_and_what_deleted_a_key(asked: NewAsked
     assert "has no row with k=c" in one.call.refusal("why", "t", "c")
 
 
-def test_a_key_that_does_not_fit_is_refused_by_name(asked: NewAsked) -> None:
-    one = asked(PostgresTable(table="t", columns=KV, mode="upsert", key="k"), second=0)
+def test_a_key_that_does_not_fit_is_refused_by_name(asked: NewAsked, tmp_path: Path) -> None:
+    """Nothing is cut or rounded until it fits."""
+    short = PostgresTable(table="t", columns={"k": "varchar(44)", "v": "integer"}, mode="upsert", key="k")
+    one = asked(short, Files(path=str(tmp_path), columns=KV), second=0)
 
     assert "wrote nowhere" in one.call.refusal("why", "nowhere", "a")
     assert "has no row with k=nobody" in one.call.refusal("why", "t", "nobody")
     assert "none of its column's type" in one.call.refusal("why", "t", "v=many")
     assert "does not say which column of t" in one.call.refusal("why", "t", "k=a", "other=1")
     assert "is not UTF-8" in one.call.refusal("why", "t", "k=\udcff")
-    one.produce(0, ('o\'%s "b"; DROP TABLE t; -- \N{SNOWMAN}={}', 1))
+    assert "is not UTF-8" in one.call.refusal("why", "t\udcff", "k=a")
+    assert "column k twice" in one.call.refusal("why", "t", "k=a", "k=b")
+    assert "is no table" in one.call.refusal("why", f"files:{tmp_path}", "k=a")
+    hostile = 'o\'%s "b"; DROP TABLE t; -- \N{SNOWMAN}={}\\'.ljust(44, "_")
+    one.produce(0, (hostile, 1))
     one.world.epoch()
-    assert one.only('o\'%s "b"; DROP TABLE t; -- \N{SNOWMAN}={}')["record"]["offset"] == 5
+    assert one.only(hostile)["record"]["offset"] == 5
+    assert "has no row" in one.call.refusal("why", "t", f"{hostile}_")
 
 
 def test_a_reader_learns_of_a_declaration_where_its_clusters_are_and_what_its_tables_are(postgres_dsn: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from epochline.audit.matching import Matched, MatchingRecords, cannot_match
+from epochline.audit.matching import Matched, MatchingRecords
 from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Recorded, RecordedEpoch
 from epochline.audit.rows import ExpectedRows
@@ -32,7 +32,7 @@ def records_of_row(
         source: the pipeline's only source.
         declared: its declaration.
         why: the answer to which the row belongs.
-        origin: the row; it has a scope.
+        origin: the row; it has a scope, and `cannot_match` found no obstacle.
         most: how many records to keep, the newest ones.
         advance: receives the number of offsets of each range that was read.
 
@@ -40,11 +40,6 @@ def records_of_row(
         SourceError: the source does not answer, or refuses.
         LedgerError, LedgerUnavailableError: PostgreSQL refuses, or cannot be reached.
     """
-    obstacle = cannot_match(declared, origin)
-    if obstacle is not None or origin.scope is None:
-        return Matched(
-            records=(), more=0, notes=() if obstacle is None else (f"The records are not told: {obstacle}.",)
-        )
     with open_session(dsn) as session:
         return _Search(session, source, declared, why, origin, most, advance).run()
 

@@ -207,10 +207,13 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
             answers = Check(check="postgresql", subject=name, outcome="warning" if newer else "ok", said=said)
             found = [answers, *_inside(opened, name, pipelines)]
     except EpochlineError as error:
-        wanted = parse_dsn(divided(dsn)[0]).get("dbname")
-        # libpq gives no code for an error at connect: only its text tells a missing database.
+        given = parse_dsn(divided(dsn)[0])
+        wanted = given.get("dbname")
+        # libpq gives no code for an error at connect: only its text tells a missing database or right.
         if f'database "{wanted}" does not exist' in str(error):
             mend = f'CREATE DATABASE "{wanted}";'
+        elif f'permission denied for database "{wanted}"' in str(error):
+            mend = f'GRANT CONNECT ON DATABASE "{wanted}" TO "{given["user"]}";'
         yield _wrong(error, "postgresql", name, mend)
         yield from not_asked(_OF_LEDGER, name, "PostgreSQL was not reached")
         return

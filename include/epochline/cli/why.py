@@ -133,13 +133,16 @@ class _Look:
         raise SourceError(f"no declaration that this login may read has a source of {record.topic}")
 
     def _matched(self, origin: RowOrigin) -> Matched:
-        from epochline.audit.matching import Matched
+        from epochline.audit.matching import Matched, cannot_match
         from epochline.audit.records_of_row import records_of_row
 
         declared = self._stored or self._now
         if declared is None:
-            note = f"no file declares {self._why.pipeline}, and this login may not read its declaration"
-            return Matched(records=(), more=0, notes=(f"The records are not told: {note}.",))
+            obstacle: str | None = f"no file declares {self._why.pipeline}, and this login may not read its declaration"
+        else:
+            obstacle = cannot_match(declared, origin)
+        if declared is None or obstacle is not None:
+            return Matched(records=(), more=0, notes=(f"The records are not told: {obstacle}.",))
         try:
             source = connections.adapters().records(require_one(declared.name, declared.source, "a search for records"))
             ranges = () if origin.scope is None else origin.scope.ranges

@@ -66,15 +66,21 @@ def ranges_of(adapters: Adapters, declared: Pipeline, records: int) -> list[Copi
     return sorted((one for one in ranges if one.until > one.start), key=lambda one: (one.topic, one.partition))
 
 
-def partitions_of(adapters: Adapters, declared: Pipeline) -> dict[str, int]:
-    """How many partitions each topic has that the pipeline reads or writes; 1 for one that is missing."""
+def partitions_of(adapters: Adapters, declared: Pipeline, report: Callable[[str], None]) -> dict[str, int]:
+    """How many partitions each topic has that the pipeline reads or writes; 1 for one that is missing.
+
+    ``report`` gets a line for each that is.
+    """
     counts: dict[str, int] = {}
     for log in adapters.offsets(declared).look(declared.source).partitions:
         name = _own_name(declared, log.tp.topic)[1]
         counts[name] = max(counts.get(name, 0), log.tp.partition + 1)
     for sink in declared.topics:
         with RecordReader(adapters.kafka_settings(sink.connection), _PATIENCE_SECONDS).session() as session:
-            counts |= {topic: session.partitions(topic) or 1 for topic in sink.topics}
+            for topic in sink.topics:
+                if (there := session.partitions(topic)) is None:
+                    report(f"topic {topic} does not exist in production; it has one partition here")
+                counts[topic] = there or 1
     return counts
 
 

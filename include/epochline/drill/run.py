@@ -19,7 +19,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.version import VERSION
 from epochline.drill import production
 from epochline.drill.declaration import Shadow, shadow_of
-from epochline.drill.faults import Step, steps_of, steps_of_recovery
+from epochline.drill.faults import Step, next_of, steps_of, steps_of_recovery
 from epochline.drill.progress import Outcome, Progress, Result
 from epochline.drill.servers import Ran, Servers
 from epochline.drill.shown import differences, left_out, shown
@@ -130,13 +130,16 @@ class Drill:
         declared, adapters = self._declared, self._adapters
         progress.begun = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
         ranges = production.ranges_of(adapters, declared, self._wanted.records)
+        nothing = SourceError(f"{declared.name}: {declared.source.described} has no record to copy. Nothing was run.")
         if not ranges:
-            raise SourceError(f"{declared.name}: {declared.source.described} has no record to copy. Nothing was run.")
-        progress.partitions = production.partitions_of(adapters, declared)
+            raise nothing
         notes = [*self._shadow.changes]
+        progress.partitions = production.partitions_of(adapters, declared, notes.append)
         dsn = adapters.postgres_dsn(declared.postgres_connection)
         definitions = production.definitions_of(dsn, declared, notes.append)
         progress.records = self._servers.fill(progress.partitions, production.records_of(adapters, declared, ranges))
+        if not progress.records:
+            raise nothing  # Offsets alone, of transactions or of what compaction removed.
         progress.copied = [str(one) for one in ranges]
         self._report(f"copied {counted(progress.records, 'record')} of {', '.join(progress.copied)}")
         refused = self._servers.prepare(definitions)
@@ -176,12 +179,13 @@ class Drill:
                 self._report(f"{counted(len(todo), 'step')} left after {self._wanted.minutes:g} minutes")
                 return
             begun, done = time.monotonic(), len(steps) - len(todo) + 1
-            result = self._step(progress, todo[0])
-            progress.results[todo[0].name] = result
+            step = next_of(todo, [result.title for result in progress.results.values()])
+            result = self._step(progress, step)
+            progress.results[step.name] = result
             longest = max(longest, time.monotonic() - begun)
             recovery = f" after {result.seconds:.0f} s" if result.outcome == "equal" and todo[0].faults else ""
             why = f": {result.said}" if result.outcome == "not recovered" else ""
-            self._report(f"[{done}/{len(steps)}] {todo[0].name}: {result.killed}, {result.outcome}{recovery}{why}")
+            self._report(f"[{done}/{len(steps)}] {step.name}: {result.killed}, {result.outcome}{recovery}{why}")
 
     def _step(self, progress: Progress, step: Step) -> Result:
         killed = []
@@ -189,7 +193,8 @@ class Drill:
             ran = self._fresh_run(progress, fault) if number == 0 else self._servers.run(self._most(progress), fault)
             if fault.partition("@")[0] not in ran.passed:
                 outcome: Outcome = "not reached" if ran.code == 0 else "not recovered"
-                return Result(title=step.title, killed=_NOTHING, seconds=0, outcome=outcome, said=ran.said)
+                said = "" if ran.code == 0 else ran.said.removeprefix("error: ")
+                return Result(title=step.title, killed=_NOTHING, seconds=0, outcome=outcome, said=said)
             killed.append(_words(ran))
             self._servers.expire_leases()
         if step.faults:

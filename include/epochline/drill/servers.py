@@ -48,6 +48,9 @@ _KEPT = (
 )  # fmt: skip
 """What a run gets of this process's environment. Anything else could lead to production."""
 
+_TAKE_ANY = {"max.message.bytes": "100000000", "message.timestamp.after.max.ms": str(2**63 - 1)}
+"""What production's topic took, the copy takes too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
@@ -79,6 +82,7 @@ class Servers:
         self._pipeline, self._variables, self._master = pipeline, variables, master
         self.folder = folder
         self.dags, self.functions, self.files = (folder / name for name in ("dags", "functions", "files"))
+        self._record = folder / "passed"
         self._started: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -93,6 +97,7 @@ class Servers:
 
     def up(self, report: Callable[[str], None]) -> None:
         """Start both servers, not on the ports that a stack of the user's takes first."""
+        self._end_orphans()
         if not self._stack.home.ports.exists():
             ports = random.sample(FALLBACK, 3)
             self._stack.home.ports.write_text(json.dumps(dict(zip(_SERVERS, ports, strict=True))))
@@ -181,12 +186,11 @@ class Servers:
             fault: a failpoint, with the number of the pass, at which the first process that passes it is killed; None
                 to run undisturbed, and to record what is passed.
         """
-        record = self.folder / "passed"
-        record.write_text("")
+        self._record.write_text("")
         named = f"{fault}:exit:once" if fault else ",".join(f"{name}:sleep:0" for name in sorted(known_failpoints()))
         arguments = ("run", self._pipeline.name, "--until-caught-up", "--max-records", str(most), "--json")
-        ran = self._call((*arguments, "--master", self._master), _DATABASE, {NAMED: named, RECORD: str(record)})
-        return Ran(code=ran.code, seconds=ran.seconds, said=ran.said, passed=tuple(record.read_text().split()))
+        ran = self._call((*arguments, "--master", self._master), _DATABASE, {NAMED: named, RECORD: str(self._record)})
+        return Ran(code=ran.code, seconds=ran.seconds, said=ran.said, passed=tuple(self._record.read_text().split()))
 
     def expire_leases(self) -> None:
         """Let the next run take over what a killed run left, without the minute that its lease lasts."""
@@ -223,6 +227,13 @@ class Servers:
             one.wait()
         self._started.clear()
 
+    def _end_orphans(self) -> None:
+        """End the run of a drill that was killed itself, which would work beside the next one."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(RECORD) == str(self._record):
+                    process.kill()
+
     def _environment(self, database: str) -> dict[str, str]:
         named = (*_KEPT, *self._variables)
         kept = {name: value for name, value in os.environ.items() if name in named or name.startswith("LC_")}
@@ -248,5 +259,8 @@ class Servers:
         return closing(KafkaAdminClient(bootstrap_servers=self._stack.kafka.bootstrap_servers))
 
 
-def _topics(partitions: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    return {topic: {"num_partitions": count, "replication_factor": 1} for topic, count in partitions.items()}
+def _topics(partitions: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    return {
+        topic: {"num_partitions": count, "replication_factor": 1, "configs": _TAKE_ANY}
+        for topic, count in partitions.items()
+    }

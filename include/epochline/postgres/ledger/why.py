@@ -42,6 +42,7 @@ def explain(
         EpochNotFoundError: no epoch wrote the table, or it has no such row and nothing says what became of it.
         LedgerError: the login may not read the table.
     """
+    _refuse_surrogates(table)
     schema, name = split_table(table)
     spelled = [f"{schema}.{name}", *([name] if schema == "public" else [])]
     writers = run(connection, "writers_of_table", names=spelled)
@@ -50,8 +51,16 @@ def explain(
         raise EpochNotFoundError(f"no committed epoch of {whom} wrote {table}.")
     target = find_target(connection, table)
     if target is None:
-        raise ConfigurationError(f"the table {schema}.{name} is gone.")
+        of_epoch = {"pipeline": writers[0].pipeline, "epoch_id": writers[0].epoch_id, "declared": writers[0].declared}
+        if writers[0].is_state or run(connection, "declared_table", **of_epoch).one_or_none() is not None:
+            raise ConfigurationError(f"the table {schema}.{name} is gone.")
+        raise ConfigurationError(f"{table} is no table. Only rows of PostgreSQL can be looked up by their key.")
     return _Answer(connection, target, writers[0], _given(target, table, key)).why(most)
+
+
+def _refuse_surrogates(text: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ConfigurationError(f"{text!r} is not UTF-8, so no row has it.")
 
 
 def _given(target: Target, table: str, key: Sequence[str]) -> Given:
@@ -59,9 +68,10 @@ def _given(target: Target, table: str, key: Sequence[str]) -> Given:
     single = [next(iter(columns)) for columns in target.unique_keys if len(columns) == 1]
     given: dict[str, str] = {}
     for text in key:
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ConfigurationError(f"{text!r} is not UTF-8, so no row has it.")
+        _refuse_surrogates(text)
         column = max((name for name in target.columns if text.startswith(f"{name}=")), key=len, default=None)
+        if column in given:
+            raise ConfigurationError(f"the key names the column {column} twice: give one value.")
         if column is not None:
             given[column] = text[len(column) + 1 :]
         elif len(key) == 1 and len(single) == 1:
@@ -158,10 +168,8 @@ class _Answer:
     def _fits(self, row: str) -> sql.Composable:
         return joined(
             (
-                compose(
-                    "{column} = CAST({value} AS {kind})", column=sql.Identifier(row, name), value=sql.Literal(value),
-                    kind=sql.SQL(self._target.columns[name].kind),
-                )
+                # Without a cast: one to numeric(6,2) or varchar(3) would find the row of another value.
+                compose("{column} = {value}", column=sql.Identifier(row, name), value=sql.Literal(value))
                 for name, value in self._given.items()
             ),
             " AND ",
