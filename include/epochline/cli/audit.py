@@ -82,7 +82,8 @@ def audit(
     errors = Console(stderr=True)
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
         reporter = _Lines(bar, as_json=as_json)
-        summary = run(complete(dsn), source, pipeline, reporter, first=first, last=last)
+        settings = connections.adapters().kafka_settings
+        summary = run(complete(dsn), source, pipeline, reporter, kafka_settings=settings, first=first, last=last)
     reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)

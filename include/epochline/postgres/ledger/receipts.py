@@ -154,14 +154,15 @@ def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[O
         cursor.itersize = _FETCHED_AT_ONCE
         cursor.execute(statement)
         for key, value, headers, partition, name in cursor:
-            yield _bytes(key), _bytes(value), _headers(headers), partition, name
+            yield _bytes(key), _bytes(value), headers_of(headers), partition, name
 
 
 def _bytes(value: memoryview | None) -> bytes | None:
     return None if value is None else bytes(value)
 
 
-def _headers(text: str | None) -> tuple[tuple[str, bytes | None], ...]:
+def headers_of(text: str | None) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of a record, as its row in an outbox has them."""
     if not text:
         return ()
     return tuple((name, None if value is None else base64.b64decode(value)) for name, value in json.loads(text))
