@@ -33,9 +33,9 @@ WITH e AS (
 ), t AS (
     SELECT *, row_number() OVER (PARTITION BY id, content ORDER BY number) AS copy FROM {found}
 ), left_over AS (
-    SELECT coalesce(e.id, t.id) AS id, e.number AS expected, t.number AS found, e.judged, t.copy,
-        t.id IS NOT NULL AND EXISTS (SELECT FROM {expected} k WHERE (k.id, k.content) = (t.id, t.content)) AS known
+    SELECT coalesce(e.id, t.id) AS id, e.number AS expected, t.number AS found, e.judged, k.id IS NOT NULL AS known
     FROM e FULL JOIN t ON e.id = t.id AND e.content = t.content AND e.copy = t.copy
+    LEFT JOIN (SELECT DISTINCT id, content FROM {expected}) k ON k.id = t.id AND k.content = t.content
     WHERE e.id IS NULL OR t.id IS NULL
 ), lacking AS (
     SELECT *, row_number() OVER (PARTITION BY id ORDER BY expected) AS nth FROM left_over WHERE judged = 2
@@ -136,8 +136,8 @@ class DigestedRows:
     def held_after(self, topic: str, partition: int) -> int | None:
         """The newest epoch that the first record of a partition may be of; None if no record there is of an epoch."""
         statement = (
-            "SELECT max(e.epoch) FROM {expected} e JOIN (SELECT id, content FROM {found} f WHERE topic = {topic} AND"
-            " partition = {partition} AND EXISTS (SELECT FROM {expected} k WHERE (k.id, k.content) = (f.id, f.content))"
+            "SELECT max(e.epoch) FROM {expected} e JOIN (SELECT id, content FROM {found} f JOIN (SELECT DISTINCT id,"
+            " content FROM {expected}) k USING (id, content) WHERE topic = {topic} AND partition = {partition}"
             " ORDER BY number LIMIT 1) first USING (id, content)"
         )
         with self._connection.snapshot():

@@ -48,12 +48,12 @@ class FollowingSinks:
         """Go on with the epochs of a declaration."""
         self._declared, self._staged = declared, {}
         for box in declared.outboxes:
-            if box.topic.name not in self._topics:
+            if box.topic.name not in {*self._topics, *self.why_not}:
                 self._open(box.topic)
             if (topic := self._topics.get(box.topic.name)) is not None:
                 self._staged[box.table] = topic
         for files in declared.external:
-            if isinstance(files, Files) and files.name not in self._files:
+            if isinstance(files, Files) and files.name not in {*self._files, *self.why_not}:
                 self._open(files)
             if (folder := self._files.get(files.name)) is not None:
                 self._staged[files.name] = folder
@@ -106,12 +106,15 @@ class FollowingSinks:
             broken: by epoch, why its rows are not known.
             erased: by epoch, what was erased of it.
         """
-        why_not = {epoch_id: f"values not compared: {why}" for epoch_id, why in broken.items()}
+        unknown = dict(broken) | {
+            epoch_id: "bytes of its records were erased" for epoch_id in erased if results[epoch_id].kind == "requeue"
+        }
+        why_not = {epoch_id: f"values not compared: {why}" for epoch_id, why in unknown.items() if epoch_id in results}
+        for _, topic in self._followed(self._topics):
+            topic.leave_out([*why_not])
         for epoch_id, result in results.items():
             if any(read.not_judged for read in result.partitions):
                 why_not.setdefault(epoch_id, "values not compared: records are not held")
-            elif epoch_id in erased:
-                why_not.setdefault(epoch_id, "values not compared: bytes were erased")
         for name, topic in self._followed(self._topics):
             for epoch_id, result in results.items():
                 transformed = self._declared.is_transformed

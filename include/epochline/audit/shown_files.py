@@ -91,7 +91,7 @@ class ShownFiles:
             said, judged = self._look_at(epoch, values=why is None)
             if said is not None or why is not None:
                 self._rows.leave_out([epoch_id])
-            result.sinks.append(SinkResult(sink=self._name, said=said or why, judged=judged))
+            result.sinks.append(SinkResult(sink=self._name, said=said or why, judged=judged and why is None))
         more = sum(self._rows.compare().values()) - SAMPLE
         for row in self._rows.sample(("missing", "doubled", "extra", "changed"), SAMPLE):
             found.differences.append(self._difference(row))

@@ -92,6 +92,12 @@ class TopicRecords:
         )
         self._given[epoch_id] = self._given.get(epoch_id, 0) + rows.num_rows
 
+    def leave_out(self, epochs: Sequence[int]) -> None:
+        """Forget rows of epochs that may not be those that were sent."""
+        self._rows.leave_out(epochs)
+        for epoch_id in epochs:
+            self._given.pop(epoch_id, None)
+
     def complete(self, epoch_id: int, *, transformed: bool) -> str:
         """Note that every row of an epoch was added, if any could be; return what an epoch's result says."""
         receipt = self._now.get(epoch_id)
@@ -160,21 +166,22 @@ class TopicRecords:
                 if start < until:
                     wanted = OffsetRange(start=start, until=until)
                     written = offsets.transactions(topic, partition, wanted)
+                    starts = [span.start for span, _ in written]
                     for columns in session.read(topic, partition, wanted):
-                        self._find(topic, partition, columns, written)
+                        producers: list[int | None] = []
+                        for offset in columns["offset"]:
+                            at = bisect_right(starts, offset) - 1
+                            is_his = at >= 0 and offset < written[at][0].until
+                            producers.append(written[at][1] if is_his else None)
+                        self._find(topic, partition, columns, producers)
         self._logs = held
         return behind
 
     def _uncommitted(self) -> RecordReader:
         return RecordReader(self._settings, isolation="read_uncommitted")
 
-    def _find(self, topic: str, partition: int, columns: Columns, written: Sequence[tuple[OffsetRange, int]]) -> None:
-        number, starts = len(columns["offset"]), [span.start for span, _ in written]
-        producers: list[int | None] = []
-        for offset in columns["offset"]:
-            at = bisect_right(starts, offset) - 1
-            producers.append(written[at][1] if at >= 0 and offset < written[at][0].until else None)
-        sent = [tuple(headers or ()) for headers in columns["headers"]]
+    def _find(self, topic: str, partition: int, columns: Columns, producers: Sequence[int | None]) -> None:
+        number, sent = len(columns["offset"]), [tuple(headers or ()) for headers in columns["headers"]]
         self._rows.find(
             **_identified([topic] * number, columns["key"], columns["value"], sent),
             topic=[topic] * number, partition=[partition] * number, offset=columns["offset"], producer=producers,

@@ -50,7 +50,7 @@ def audit(
     """Read committed ranges of PIPELINE again and compare counts, digests and rows. Changes nothing.
 
     Names the topic, partition and offset of every difference. Lists offsets that the source no longer holds, which it
-    cannot check. Compares rows by value if the target has mode append and lineage and the pipeline has no transform.
+    cannot check. Compares the rows of tables, topics and files by value, where it can.
 
     With --declaration, compares a table that another program wrote from a topic with the records between two times. The
     file says how a record becomes a row; PIPELINE chooses one of several. Rows are compared by the columns that hold a
