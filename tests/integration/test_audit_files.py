@@ -83,6 +83,7 @@ def entry_of(folder: Path, epoch: int) -> Path:
     return folder / f"_epochline/manifest/{epoch:010d}.json"
 
 
+@pytest.mark.slow
 def test_files_are_exact_after_aborts_retries_and_dead_publishers(
     postgres_dsn: str, kafka_bootstrap: str, folder: Path, audit: Audit, form: str
 ) -> None:
@@ -105,6 +106,7 @@ def test_files_are_exact_after_aborts_retries_and_dead_publishers(
     assert said.startswith(f"epoch=0000000002/{path.name}: {len(damaged)} bytes were sealed, it has {len(damaged) - 9}")
 
 
+@pytest.mark.slow
 def test_rows_that_were_changed_in_a_file_are_named_by_their_record(
     world: SinksPipeline, folder: Path, audit: Audit
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_lost_a_doubled_and_a_strange_file_are_named(world: SinksPipeline, fol
     assert audit(world, "--epochs", "2")[1] == differences[1:2]
 
 
+@pytest.mark.slow
 def test_a_manifest_that_was_altered_is_told_from_the_ledger(world: SinksPipeline, folder: Path, audit: Audit) -> None:
     """The ledger names each file, too: another number, a file that is left out, a truncated entry, one that is gone."""
     entry, name, file = entry_of(folder, 2), name_of(world), file_of(folder, 2).name
@@ -183,6 +186,7 @@ def test_a_manifest_that_was_altered_is_told_from_the_ledger(world: SinksPipelin
     assert found(json.dumps(kept)) == []
 
 
+@pytest.mark.slow
 def test_epochs_that_were_removed_as_the_page_says_are_not_judged(
     world: SinksPipeline, folder: Path, audit: Audit
 ) -> None:
@@ -193,6 +197,7 @@ def test_epochs_that_were_removed_as_the_page_says_are_not_judged(
     assert audit(world)[:2] == (3, [])
 
 
+@pytest.mark.slow
 def test_files_of_a_store_are_compared(postgres_dsn: str, kafka_bootstrap: str, audit: Audit) -> None:
     """Where nothing is renamed; a folder of which nothing is there any more."""
     import fsspec
