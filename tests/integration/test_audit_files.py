@@ -42,7 +42,7 @@ def audit(on_servers: Call) -> Audit:
 
 
 def new(dsn: str, bootstrap: str, folder: Path | str, form: str = "json") -> SinksPipeline:
-    """Two epochs: the first was aborted once, and its publisher died twice."""
+    """Epochs 2 and 3: an operator aborted epoch 1, and the publisher of epoch 2 died twice."""
     one = new_world(
         dsn, bootstrap, Files(path=str(folder), columns=COLUMNS, format=form), parse=Json(columns=COLUMNS), table=False,
         bad_records="quarantine",
@@ -94,7 +94,7 @@ def test_files_are_exact_after_aborts_retries_and_dead_publishers(
     world.it.epoch()
     assert audit(world) == (0, [], [])
     world.it.publish()
-    path = file_of(folder, 2)
+    path = file_of(folder, 3)
     damaged = path.read_bytes()
     path.write_bytes(damaged[:-9])
 
@@ -103,7 +103,7 @@ def test_files_are_exact_after_aborts_retries_and_dead_publishers(
     assert code == 1
     (where, kind, _, _, said), *_ = differences
     assert (where, kind) == (name_of(world), "changed")
-    assert said.startswith(f"epoch=0000000002/{path.name}: {len(damaged)} bytes were sealed, it has {len(damaged) - 9}")
+    assert said.startswith(f"epoch=0000000003/{path.name}: {len(damaged)} bytes were sealed, it has {len(damaged) - 9}")
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_rows_that_were_changed_in_a_file_are_named_by_their_record(
     world: SinksPipeline, folder: Path, audit: Audit
 ) -> None:
     """Of the same length, so that the file's size tells nothing; one lost, one twice, one of no record."""
-    path = file_of(folder, 1)
+    path = file_of(folder, 2)
     lines = path.read_text().splitlines(keepends=True)
     lines[0] = lines[0].replace('"price":1.50', '"price":1.51').replace("7.10", "7.11")
     lost, lines[1] = lines[1], lines[2]
@@ -137,10 +137,10 @@ def test_rows_that_were_changed_in_a_file_are_named_by_their_record(
 
 def test_a_lost_a_doubled_and_a_strange_file_are_named(world: SinksPipeline, folder: Path, audit: Audit) -> None:
     """The rows of an epoch whose file is gone are not listed one by one."""
-    first, second = (file_of(folder, epoch) for epoch in (1, 2))
+    first, second = (file_of(folder, epoch) for epoch in (2, 3))
     shutil.copy(second, second.with_name("again.json"))
     shutil.copytree(second.parent, folder / "epoch=0000000009")
-    shutil.copy(entry_of(folder, 2), entry_of(folder, 9))
+    shutil.copy(entry_of(folder, 3), entry_of(folder, 9))
     first.unlink()
 
     code, differences, _ = audit(world)
@@ -148,19 +148,19 @@ def test_a_lost_a_doubled_and_a_strange_file_are_named(world: SinksPipeline, fol
     name = name_of(world)
     assert code == 1
     assert differences == [
-        (name, "missing", None, None, f"epoch=0000000001/{first.name}"),
-        (name, "extra", None, None, "epoch=0000000002/again.json is in no manifest entry"),
+        (name, "missing", None, None, f"epoch=0000000002/{first.name}"),
+        (name, "extra", None, None, "epoch=0000000003/again.json is in no manifest entry"),
         (name, "extra", None, None, "_epochline/manifest/0000000009.json: the ledger knows no such epoch"),
         (name, "extra", None, None, "epoch=0000000009: the ledger knows no such epoch"),
     ]
-    assert audit(world, "--epochs", "2")[1] == differences[1:2]
+    assert audit(world, "--epochs", "3")[1] == differences[1:2]
 
 
 @pytest.mark.slow
 def test_a_manifest_that_was_altered_is_told_from_the_ledger(world: SinksPipeline, folder: Path, audit: Audit) -> None:
     """The ledger names each file, too: another number, a file that is left out, a truncated entry, one that is gone."""
-    entry, name, file = entry_of(folder, 2), name_of(world), file_of(folder, 2).name
-    path, kept = "_epochline/manifest/0000000002.json", json.loads(entry_of(folder, 2).read_text())
+    entry, name, file = entry_of(folder, 3), name_of(world), file_of(folder, 3).name
+    path, kept = "_epochline/manifest/0000000003.json", json.loads(entry_of(folder, 3).read_text())
 
     def found(text: str | None) -> list[tuple[str, str]]:
         entry.unlink(missing_ok=True)
@@ -175,11 +175,11 @@ def test_a_manifest_that_was_altered_is_told_from_the_ledger(world: SinksPipelin
     other = {**kept["files"][0], "rows": 3}
     assert found(json.dumps(kept | {"rows": 3, "files": [other]})) == [
         ("count", f"{path}: 4 rows were sealed, it says 3"),
-        ("changed", f"{path}: epoch=0000000002/{file}: 4 rows in {bytes_} bytes were sealed, it says 3 in {bytes_}"),
+        ("changed", f"{path}: epoch=0000000003/{file}: 4 rows in {bytes_} bytes were sealed, it says 3 in {bytes_}"),
     ]
-    assert found(json.dumps(kept | {"files": []})) == [("missing", f"epoch=0000000002/{file} is not in {path}")]
+    assert found(json.dumps(kept | {"files": []})) == [("missing", f"epoch=0000000003/{file} is not in {path}")]
     assert found(json.dumps(kept | {"files": kept["files"] * 2})) == [
-        ("doubled", f"epoch=0000000002/{file} is in {path} 2 times")
+        ("doubled", f"epoch=0000000003/{file} is in {path} 2 times")
     ]
     assert found(json.dumps(kept)[:60])[0][1].startswith(f"{path} is damaged: ")
     assert found(None) == [("missing", path)]
@@ -191,9 +191,9 @@ def test_epochs_that_were_removed_as_the_page_says_are_not_judged(
     world: SinksPipeline, folder: Path, audit: Audit
 ) -> None:
     """The oldest ones first, the entry before the files."""
-    entry_of(folder, 1).unlink()
+    entry_of(folder, 2).unlink()
     assert audit(world)[:2] == (3, [])
-    shutil.rmtree(folder / "epoch=0000000001")
+    shutil.rmtree(folder / "epoch=0000000002")
     assert audit(world)[:2] == (3, [])
 
 

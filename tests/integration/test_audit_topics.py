@@ -49,7 +49,7 @@ def published(world: SinksPipeline, *those: int) -> None:
 
 @pytest.fixture
 def world(new: NewWorld) -> SinksPipeline:
-    """Two epochs: the first was aborted once, and its publisher died twice."""
+    """Epochs 2 and 3: an operator aborted epoch 1, and the publisher of epoch 2 died twice."""
     one = new(OUT, bad_records="quarantine")
     numbers(one, *range(10))
     one.produce("{poison")
@@ -100,7 +100,7 @@ def test_records_that_were_sent_as_the_pipeline_are_named_by_their_place(world: 
 
     code, differences, _ = audit(world)
 
-    assert code == 1  # and nothing else, although an attempt was aborted and two publishers died
+    assert code == 1  # and nothing else, although an epoch was aborted and two publishers died
     ends = {one.value: (one.partition, one.offset) for one in world.seen()}
     assert sorted(differences) == [
         (topic.name, "doubled", *ends['{"n":3}'], None), (topic.name, "extra", *ends['{"n":99}'], None),

@@ -20,6 +20,7 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.postgres.queries.statements import Row, run
 
 T = TypeVar("T", TopicRecords, ShownFiles)
+S = TypeVar("S", KafkaTopic, Files)
 
 KafkaSettings = Callable[[str], Mapping[str, str]]
 """The settings of the brokers of a connection, by its id."""
@@ -41,39 +42,51 @@ class FollowingSinks:
         """By sink, why something of it could not be compared."""
         self.notes: list[str] = []
         self._staged: dict[str, TopicRecords | ShownFiles] = {}
-        self._declared = declared
+        self._declared, self._names = declared, {sink.name for sink in declared.post_commit_sinks}
         self.follow(declared)
 
     def follow(self, declared: Pipeline) -> None:
         """Go on with the epochs of a declaration."""
         self._declared, self._staged = declared, {}
         for box in declared.outboxes:
-            if box.topic.name not in {*self._topics, *self.why_not}:
-                self._open(box.topic)
+            self._attempt(box.topic, self._follow_topic)
             if (topic := self._topics.get(box.topic.name)) is not None:
                 self._staged[box.table] = topic
         for files in declared.external:
-            if isinstance(files, Files) and files.name not in {*self._files, *self.why_not}:
-                self._open(files)
+            if isinstance(files, Files):
+                self._attempt(files, self._follow_files)
             if (folder := self._files.get(files.name)) is not None:
                 self._staged[files.name] = folder
 
-    def _open(self, sink: KafkaTopic | Files) -> None:
-        number = next(self._numbers)
+    def _attempt(self, sink: S, follow: Callable[[S], bool]) -> None:
+        """Open a sink, or go on with another declaration of it."""
         try:
-            if isinstance(sink, Files):
-                self._files[sink.name] = ShownFiles(self._connection, sink, number)
-                return
-            if self._settings is None:
-                self._give_up(sink.name, "its brokers are not known")
-                return
-            settings, then = self._settings(sink.connection), self._receipts(sink.name)
-            logs = KafkaOffsets(settings).held(sink.topics)
-            self._topics[sink.name] = TopicRecords(
-                self._connection, sink, number, settings, logs, then, self._receipts(sink.name)
-            )
+            if sink.name not in self.why_not and not follow(sink) and sink.name not in self._names:
+                self._give_up(sink.name, "it is gone, and the pipeline does not declare it any more")
         except EpochlineError as error:
             self._give_up(sink.name, str(error))
+
+    def _follow_topic(self, topic: KafkaTopic) -> bool:
+        """Returns whether any of its topics is there."""
+        if self._settings is None:
+            self._give_up(topic.name, "its brokers are not known")
+            return True
+        settings, then = self._settings(topic.connection), self._receipts(topic.name)
+        opened = self._topics.get(topic.name)
+        if opened is not None:
+            return opened.follow(topic)
+        logs = KafkaOffsets(settings).held(topic.topics)
+        self._topics[topic.name] = TopicRecords(
+            self._connection, topic, next(self._numbers), settings, logs, then, self._receipts(topic.name)
+        )
+        return bool(logs)
+
+    def _follow_files(self, files: Files) -> bool:
+        """Returns whether any epoch is there."""
+        opened = self._files.get(files.name)
+        if opened is None or opened.declared != files:
+            opened = self._files[files.name] = ShownFiles(self._connection, files, next(self._numbers))
+        return opened.has_epochs
 
     def _give_up(self, sink: str, why: str) -> None:
         self.why_not.setdefault(sink, why)

@@ -41,7 +41,7 @@ class ShownFiles:
     """
 
     def __init__(self, connection: AuditSession, files: Files, number: int) -> None:
-        self._files, self._name = files.spec, files.name
+        self.declared, self._files, self._name = files, files.spec, files.name
         self._storage = storage_at(files.path, files.name)
         self._manifest = FileManifest(files.path)
         self._store, self._root = fsspec.url_to_fs(files.path, use_listings_cache=False)
@@ -51,6 +51,11 @@ class ShownFiles:
         self._given: set[int] = set()
         self._at_first = self._epochs_there()
         """Epochs by their manifest entries and folders, before the receipts of the ledger are read."""
+
+    @property
+    def has_epochs(self) -> bool:
+        """Whether the folder showed any epoch."""
+        return bool(self._at_first)
 
     def add(self, epoch_id: int, rows: pa.RecordBatch) -> None:
         """Add rows of an epoch."""

@@ -70,11 +70,21 @@ class TopicRecords:
         self, connection: AuditSession, topic: KafkaTopic, number: int, settings: Mapping[str, str], logs: Logs,
         then: Mapping[int, Receipt], now: Mapping[int, Receipt],
     ) -> None:  # fmt: skip
-        self._topic, self._settings, self._logs, self._then, self._now = topic, settings, logs, then, now
+        self._topic, self._settings, self._then, self._now = topic, settings, then, now
+        self._logs, self._topics = dict(logs), {*topic.topics}
         self._name, self._in_transactions = topic.name, topic.semantics == "exactly_once"
         self._rows = DigestedRows(connection, _CONTENT, number)
         self._known: set[int] = set()
         self._given: dict[int, int] = {}
+
+    def follow(self, topic: KafkaTopic) -> bool:
+        """Go on with epochs that declared the sink so; return whether any topic is there. Raises `SourceError`."""
+        self._topic = topic
+        self._in_transactions = self._in_transactions and topic.semantics == "exactly_once"
+        if further := {*topic.topics} - self._topics:
+            self._topics |= further
+            self._logs |= KafkaOffsets(self._settings).held(sorted(further))
+        return bool(self._logs)
 
     def add(self, epoch_id: int, rows: pa.RecordBatch) -> None:
         """Add outbox rows of an epoch; none of an epoch that has no receipt, because an earlier one showed them."""
@@ -155,8 +165,8 @@ class TopicRecords:
     def _read(self, found: SinkFindings) -> bool:
         """Read the logs up to the ends that they had; return whether a transaction had not ended there."""
         offsets, behind = KafkaOffsets(self._settings), False
-        held = offsets.held(self._topic.topics)
-        for missing in sorted({*self._topic.topics} - {topic for topic, _ in held}):
+        held = offsets.held(sorted(self._topics))
+        for missing in sorted(self._topics - {topic for topic, _ in held}):
             found.differs("missing", f"Kafka has no topic {missing}")
         with RecordReader(self._settings).session() as session, self._uncommitted().session() as whole:
             for (topic, partition), log in sorted(held.items()):
@@ -174,7 +184,7 @@ class TopicRecords:
                             is_his = at >= 0 and offset < written[at][0].until
                             producers.append(written[at][1] if is_his else None)
                         self._find(topic, partition, columns, producers)
-        self._logs = held
+        self._logs = dict(held)
         return behind
 
     def _uncommitted(self) -> RecordReader:
