@@ -94,7 +94,7 @@ def test_records_that_were_sent_as_the_pipeline_are_named_by_their_place(world: 
         forger.begin_transaction()
         forger.send(topic.topic, b'{"n":99}', key=b"stranger", partition=0)
         headers = list(again.headers)
-        forger.send(topic.topic, b'{"n":3}', key=again.key.encode(), headers=headers, partition=again.partition)
+        forger.send(topic.topic, b'{"n":3}', key=str(again.key).encode(), headers=headers, partition=again.partition)
         forger.flush()
         forger.commit_transaction()
 

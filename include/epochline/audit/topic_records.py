@@ -15,10 +15,9 @@ from epochline.audit.digested_rows import DigestedRows, RowOfSink, digested
 from epochline.audit.findings import Difference
 from epochline.audit.session import AuditSession
 from epochline.declare.columns import STAGED_LINEAGE
-from epochline.declare.topic import KafkaTopic
+from epochline.declare.topic import KafkaTopic, headers_of
 from epochline.kafka.records import Columns, RecordReader
 from epochline.kafka.source import KafkaOffsets
-from epochline.postgres.ledger.receipts import headers_of
 from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.planning import HeldLog
 from epochline.protocol.quantities import counted

@@ -1,6 +1,5 @@
 """Receipts, and what the publisher of a topic reads: the adapter behind `epochline.ports.Receipts`, and the outbox."""
 
-import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from psycopg2 import sql
 
 from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.topic import Outbox, sending_order
+from epochline.declare.topic import Outbox, headers_of, sending_order
 from epochline.ports import Accepted, AnnouncedReceipt, DueReceipt, Upserted
 from epochline.postgres.ledger.rows import committable, key_of
 from epochline.postgres.queries.statements import Connection, InTransaction, change, compose, names, run
@@ -159,10 +158,3 @@ def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[O
 
 def _bytes(value: memoryview | None) -> bytes | None:
     return None if value is None else bytes(value)
-
-
-def headers_of(text: str | None) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of a record, as its row in an outbox has them."""
-    if not text:
-        return ()
-    return tuple((name, None if value is None else base64.b64decode(value)) for name, value in json.loads(text))
