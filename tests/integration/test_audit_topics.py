@@ -10,7 +10,14 @@ import pytest
 from epochline import Json, KafkaTopic, Text
 from tests.commands import Call
 from tests.integration.auditing import ORDER, said_by_audit
-from tests.integration.kafka_topics import configure, delete_records, delete_topic, produce, transactional_producer
+from tests.integration.kafka_topics import (
+    configure,
+    delete_records,
+    delete_topic,
+    make_topic,
+    produce,
+    transactional_producer,
+)
 from tests.integration.sinks_world import SinksPipeline, new_world
 
 COLUMNS = {"k": "text", "n": "bigint", "note": "text"}
@@ -177,6 +184,16 @@ def test_some_epochs_alone_are_compared_with_what_a_topic_lacks(world: SinksPipe
 
     assert (code, differences) == (3, [])
     assert "values of 1 epoch not compared" in notes[0]
+    (topic,) = world.it.pipeline.topics
+    delete_topic(world.bootstrap, topic.topic)
+    make_topic(world.bootstrap, topic.topic, 2)
+
+    code, differences, _ = audit(world, "--epochs", "2")
+
+    assert code == 1
+    said = "1 epoch showed 10 rows whose values are not compared, 0 records are there"
+    assert (topic.name, "count", None, None, said) in differences
+    assert [one[1] for one in differences].count("missing") == 10
 
 
 @pytest.mark.slow
