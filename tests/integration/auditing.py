@@ -44,7 +44,7 @@ class NothingLeft:
         return {}
 
 
-def audited(dsn: str, pipeline: str, source: Any, **epochs: int) -> list[str]:
+def audited(dsn: str, pipeline: str, source: Any, **epochs: Any) -> list[str]:
     """What an audit finds."""
     audit(dsn, source, pipeline, found := Findings(), **epochs)
     return found.said
@@ -101,3 +101,13 @@ def new_audited(call: Call, dsn: str, bootstrap: str, topic: str, *sinks: Postgr
     )  # fmt: skip
     make_topic(bootstrap, topic, 2)
     return Audited(in_process(dsn, bootstrap, pipeline).create(), bootstrap, topic, call)
+
+
+def said_by_audit(call: Call, world: Any, *arguments: object) -> tuple[int, list[tuple[Any, ...]], list[str]]:
+    """Exit code, differences as (where, kind, partition, offset, said), and notes of an audit of a world of sinks."""
+    code, out, err = call("audit", world.it.pipeline.name, "--json", *arguments)
+    assert err == ""
+    lines = [json.loads(line) for line in out.splitlines()]
+    found = [line["difference"] for line in lines if "difference" in line]
+    shown = [(d["where"], d["kind"], d["partition"], d["offset"], d["said"]) for d in found]
+    return code, shown, lines[-1]["summary"]["notes"]

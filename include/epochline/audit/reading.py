@@ -1,8 +1,8 @@
 """Reads one committed range again: what the source still has of it, its counts, and the rows that it should give."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +10,8 @@ import pyarrow as pa
 from epochline.arrow.cast.batches import SOURCE_SCHEMA, quarantine_batch, record_batch, stored_record
 from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.counts import digest, record_hashes
-from epochline.audit.last_states import ExpectedAndStates
-from epochline.audit.matching import PARSED, MatchingRecords
+from epochline.audit.matching import PARSED
 from epochline.audit.recorded import RecordedEpoch, RecordedRange, SetAside
-from epochline.audit.rows import ExpectedRows
 from epochline.audit.several import SeveralReadings, SeveralRows
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, RecordsGoneError
@@ -25,6 +23,25 @@ from epochline.protocol.staging import StagedTable
 from epochline.sources.reading import SourceReading
 
 Flow = BatchRows | SeveralRows
+
+
+class Expected(Protocol):
+    """What takes the rows that records should have given, as `epochline.audit.rows.ExpectedRows` does."""
+
+    @property
+    def sinks(self) -> frozenset[str]:
+        """The sinks of which it takes rows."""
+
+    def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:
+        """Add rows that a sink should have of an epoch."""
+
+    @property
+    def set_aside(self) -> Callable[[int, pa.RecordBatch], None]:
+        """Add records of an epoch that the quarantine should have."""
+
+    @property
+    def leave_out(self) -> Callable[[str, int, int, int], None]:
+        """Exclude offsets of a partition from every comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +70,7 @@ class RangeReader:
         self,
         session: ReadSession | SourceReading | SeveralReadings,
         flow: Flow | None,
-        expected: ExpectedRows | ExpectedAndStates | MatchingRecords,
+        expected: Expected,
         set_aside: Mapping[int, SetAside],
     ) -> None:
         self._session = session

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, Summary
+from epochline.audit.following import FollowingSinks, KafkaSettings, WithFollowing
 from epochline.audit.last_states import ExpectedAndStates, LastStates
 from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, comparable, together
@@ -19,7 +20,7 @@ from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.planning import HeldLog
 from epochline.protocol.staging import StagedTable
-from epochline.protocol.staging_tables import staged_tables
+from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.sources.reading import SourceReader, SourceReading
 
 _NEWEST = 2**62
@@ -34,6 +35,7 @@ def audit(
     pipeline: str,
     reporter: Reporter,
     *,
+    kafka_settings: KafkaSettings | None = None,
     first: int | None = None,
     last: int | None = None,
 ) -> Summary:
@@ -49,6 +51,7 @@ def audit(
         source: the pipeline's source, as `epochline.adapters.Adapters.records` gives it.
         pipeline: its name.
         reporter: receives every difference and every epoch.
+        kafka_settings: gives the settings of a connection's brokers; without it no topic of a sink is compared.
         first: id of the first epoch, inclusive; None: the oldest.
         last: id of the last epoch, inclusive; None: the newest.
 
@@ -58,12 +61,20 @@ def audit(
         SourceUnavailableError, LedgerUnavailableError: the source or PostgreSQL does not answer; a retry helps.
     """
     with open_session(dsn) as session:
-        return _Audit(session, source, pipeline, reporter).run(first, last)
+        return _Audit(session, source, pipeline, reporter, kafka_settings).run(first, last)
 
 
 class _Audit:
-    def __init__(self, connection: AuditSession, source: Readers, pipeline: str, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        connection: AuditSession,
+        source: Readers,
+        pipeline: str,
+        reporter: Reporter,
+        settings: KafkaSettings | None,
+    ) -> None:
         self._connection = connection
+        self._settings = settings
         self._recorded = Recorded(connection, pipeline)
         self._source = source
         self._pipeline = pipeline
@@ -75,6 +86,7 @@ class _Audit:
         """By epoch, the reason why its rows cannot be compared although those of other epochs can."""
         self._erased = Erased(())
         self._states: LastStates
+        self._following: FollowingSinks
 
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.snapshot():
@@ -89,10 +101,14 @@ class _Audit:
             tables = self._tables(newest, epochs[-1])
         whole = first is None and last is None
         states = self._states = LastStates(self._connection, newest, epochs, tables, whole=whole)
+        self._following = FollowingSinks(self._connection, newest, self._settings, self._tell, whole=whole)
         with self._source.session() as session:
             for group in together(epochs):
                 self._audit(group, session)
         self._compare_last_states(states, epochs)
+        self._following.finish()
+        self._summary.notes += tuple(self._following.notes)
+        self._summary.not_judged_targets += tuple(self._following.why_not)
         if first is None and last is None:
             self._find_lost(newest)
             self._find_strays(newest)
@@ -122,11 +138,13 @@ class _Audit:
         }
         flow, why_not = flow_of(declared, tables)
         self._states.follow(declared, tables, why_not)
+        self._following.follow(declared)
         compared = [sink.sink for sink in sinks if sink.said is None and flow is not None]
         columns = {table.sink: table.columns for table in tables if table.sink in compared}
         skipped = {sink.table: sink.key for sink in declared.targets if sink.repeats == "skip"}
         with ExpectedRows(self._connection, columns, skipped) as expected:
-            reader = RangeReader(session, flow, ExpectedAndStates(expected, self._states), set_aside)
+            all_expected = WithFollowing(ExpectedAndStates(expected, self._states), self._following)
+            reader = RangeReader(session, flow, all_expected, set_aside)
             for epoch in group:
                 result = results[epoch.epoch_id]
                 for planned in ranges[epoch.epoch_id]:
@@ -140,6 +158,7 @@ class _Audit:
                     self._broken[epoch.epoch_id] = broken
                     self._states.leave_out(broken)
             self._compare(results, compared, expected)
+        self._following.settle(group, results, self._broken, dict(self._erased.notes()))
         for epoch_id, note in self._erased.notes():
             results[epoch_id].notes.append(note)
         self._count_rows(results, group, declared)
@@ -148,7 +167,7 @@ class _Audit:
 
     def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
         with self._connection.cursor() as cursor:
-            return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
+            return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0)) + staged_external(declared)
 
     def _read(
         self, result: EpochResult, planned: RecordedRange, reader: RangeReader, log: HeldLog | None

@@ -50,7 +50,7 @@ def audit(
     """Read committed ranges of PIPELINE again and compare counts, digests and rows. Changes nothing.
 
     Names the topic, partition and offset of every difference. Lists offsets that the source no longer holds, which it
-    cannot check. Compares rows by value if the target has mode append and lineage and the pipeline has no transform.
+    cannot check. Compares the rows of tables, topics and files by value, where it can.
 
     With --declaration, compares a table that another program wrote from a topic with the records between two times. The
     file says how a record becomes a row; PIPELINE chooses one of several. Rows are compared by the columns that hold a
@@ -82,7 +82,8 @@ def audit(
     errors = Console(stderr=True)
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
         reporter = _Lines(bar, as_json=as_json)
-        summary = run(complete(dsn), source, pipeline, reporter, first=first, last=last)
+        settings = connections.adapters().kafka_settings
+        summary = run(complete(dsn), source, pipeline, reporter, kafka_settings=settings, first=first, last=last)
     reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from datetime import timedelta
 from operator import not_
 from typing import Literal, Self
@@ -178,3 +180,10 @@ def sending_order(outbox: Outbox) -> tuple[str, ...]:
     declared = tuple(f"order_{at}" for at in range(1, len(outbox.topic.order_by) + 1))
     read = () if outbox.aggregated else tuple(name for name in LINEAGE if name != "_epoch")
     return declared + read + tuple(STAGED_PLACE)
+
+
+def headers_of(text: str | None) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of a record, as its row in an outbox has them."""
+    if not text:
+        return ()
+    return tuple((name, None if value is None else base64.b64decode(value)) for name, value in json.loads(text))

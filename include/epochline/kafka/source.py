@@ -24,7 +24,7 @@ from epochline.kafka.admin import EpochlineAdmin, check_versions, detect_refusal
 from epochline.kafka.tokens import kafka_python_settings
 from epochline.protocol.balances import LogGaps
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.planning import HeldLog, LogEnd, PartitionView, SourceView
 
 log = logging.getLogger(__name__)
@@ -134,6 +134,16 @@ class KafkaOffsets:
                 )
                 for planned in ranges
             }
+
+    def transactions(self, topic: str, partition: int, wanted: OffsetRange) -> Sequence[tuple[OffsetRange, int]]:
+        """The offsets of a range that committed transactions wrote, joined by their producer, whose id follows."""
+        found: list[tuple[OffsetRange, int]] = []
+        with self._client() as call:
+            for part, producer in topics.transactions_of(KafkaPartition(topic, partition), wanted, call):
+                if found and found[-1][1] == producer:
+                    part = OffsetRange(start=found.pop()[0].start, until=part.until)
+                found.append((part, producer))
+        return found
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         with self._client() as call:

@@ -5,6 +5,7 @@ Each function takes ``call``, which calls a method of the admin client by its na
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -201,34 +202,60 @@ def log_gaps(key: KafkaPartition, wanted: OffsetRange, call: Callable[..., Any])
     The range ends at the last stable offset or before it, so that every transaction in it has ended. Raises
     `SourceError` if a batch cannot be decompressed.
     """
-    held: list[OffsetRange] = []
-    position, invisible, empty = wanted.start, 0, 0
+    held = [(part, batch.is_visible) for part, batch in _parts(key, wanted, call)]
+    invisible = sum(part.until - part.start for part, is_visible in held if not is_visible)
+    return LogGaps(invisible=invisible, holes=tuple(left_out(wanted, [part for part, _ in held])))
+
+
+def transactions_of(
+    key: KafkaPartition, wanted: OffsetRange, call: Callable[..., Any]
+) -> Iterator[tuple[OffsetRange, int]]:
+    """The offsets of a range that committed transactions wrote, in order, each with the id of its producer.
+
+    Raises `SourceError` if a batch cannot be decompressed.
+    """
+    for part, batch in _parts(key, wanted, call):
+        if batch.is_visible and batch.transactional_by is not None:
+            yield part, batch.transactional_by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LogBatch:
+    """The offsets that a batch holds, the offset after it, and whether a consumer gets its records."""
+
+    offsets: Sequence[OffsetRange]
+    until: int
+    is_visible: bool
+    transactional_by: int | None = None
+    """The id of the producer that wrote it in a transaction."""
+
+
+def _parts(
+    key: KafkaPartition, wanted: OffsetRange, call: Callable[..., Any]
+) -> Iterator[tuple[OffsetRange, _LogBatch]]:
+    """The offsets of a range that are in batches, each with its batch."""
+    position, empty = wanted.start, 0
     while position < wanted.until and empty < _EMPTY_ANSWERS:
         records, aborted = call("fetch_batches", key, position)
         before = position
-        for parts, until, is_visible in _batches(records, aborted):
-            for part in parts:
+        for batch in _batches(records, aborted):
+            for part in batch.offsets:
                 start, end = max(part.start, wanted.start), min(part.until, wanted.until)
                 # A batch may begin before the position that was asked for, and was counted then.
                 if before <= start < end:
-                    held.append(OffsetRange(start=start, until=end))
-                    invisible += 0 if is_visible else end - start
-            position = max(position, until)
+                    yield OffsetRange(start=start, until=end), batch
+            position = max(position, batch.until)
         empty = 0 if position > before else empty + 1
-    return LogGaps(invisible=invisible, holes=tuple(left_out(wanted, held)))
 
 
-def _batches(records: bytes, aborted: Iterable[tuple[int, int]]) -> Iterator[tuple[Sequence[OffsetRange], int, bool]]:
-    """Of each batch the offsets that it holds, the offset after it, and whether a consumer gets its records.
-
-    ``aborted`` has producer and first offset of each aborted transaction in the batches.
-    """
+def _batches(records: bytes, aborted: Iterable[tuple[int, int]]) -> Iterator[_LogBatch]:
+    """Some batches of a log; ``aborted`` has producer and first offset of each aborted transaction in them."""
     waiting = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
     for batch in MemoryRecords(records):
         if not isinstance(batch, DefaultRecordBatch):
             offsets = joined(OffsetRange(start=record.offset, until=record.offset + 1) for record in batch)
-            yield offsets, offsets[-1].until, True
+            yield _LogBatch(offsets=offsets, until=offsets[-1].until, is_visible=True)
             continue
         while waiting and waiting[0][1] <= batch.last_offset:
             aborting.add(waiting.pop(0)[0])
@@ -236,7 +263,10 @@ def _batches(records: bytes, aborted: Iterable[tuple[int, int]]) -> Iterator[tup
         offsets = _offsets(batch)
         if batch.is_control_batch and next(batch).abort:
             aborting.discard(batch.producer_id)
-        yield offsets, batch.last_offset + 1, not batch.is_control_batch and not is_aborted
+        yield _LogBatch(
+            offsets=offsets, until=batch.last_offset + 1, is_visible=not batch.is_control_batch and not is_aborted,
+            transactional_by=batch.producer_id if batch.is_transactional else None,
+        )  # fmt: skip
 
 
 def _offsets(batch: DefaultRecordBatch) -> list[OffsetRange]:

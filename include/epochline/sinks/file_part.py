@@ -106,7 +106,7 @@ class JsonRows(RowFormat):
         self._file.write("".join(lines.to_pylist()).encode())
 
 
-_FORMATS: Mapping[str, type[RowFormat]] = {"parquet": ParquetRows, "csv": CsvRows, "json": JsonRows}
+FORMATS: Mapping[str, type[RowFormat]] = {"parquet": ParquetRows, "csv": CsvRows, "json": JsonRows}
 
 
 class FilePart:
@@ -137,7 +137,7 @@ class FilePart:
             self._file = self._storage.create(self._path)
         with reaching(self._files.name):
             if self._format is None:
-                self._format = _FORMATS[self._files.format](self._file, self._files.written)
+                self._format = FORMATS[self._files.format](self._file, self._files.written)
             self._format.write(batch)
         self._rows += batch.num_rows
 

@@ -1,6 +1,5 @@
 """Receipts, and what the publisher of a topic reads: the adapter behind `epochline.ports.Receipts`, and the outbox."""
 
-import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from psycopg2 import sql
 
 from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.topic import Outbox, sending_order
+from epochline.declare.topic import Outbox, headers_of, sending_order
 from epochline.ports import Accepted, AnnouncedReceipt, DueReceipt, Upserted
 from epochline.postgres.ledger.rows import committable, key_of
 from epochline.postgres.queries.statements import Connection, InTransaction, change, compose, names, run
@@ -154,14 +153,8 @@ def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[O
         cursor.itersize = _FETCHED_AT_ONCE
         cursor.execute(statement)
         for key, value, headers, partition, name in cursor:
-            yield _bytes(key), _bytes(value), _headers(headers), partition, name
+            yield _bytes(key), _bytes(value), headers_of(headers), partition, name
 
 
 def _bytes(value: memoryview | None) -> bytes | None:
     return None if value is None else bytes(value)
-
-
-def _headers(text: str | None) -> tuple[tuple[str, bytes | None], ...]:
-    if not text:
-        return ()
-    return tuple((name, None if value is None else base64.b64decode(value)) for name, value in json.loads(text))

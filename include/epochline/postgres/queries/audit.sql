@@ -55,6 +55,11 @@ UNION ALL
 SELECT epoch_id, sink, topic, partition, "offset", said, rows::integer FROM epochline.erased_row
 WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s)
 
+-- name: audited_receipts
+-- Of every epoch of a sink: the sealed rows, and whether the ledger says that the sink shows them.
+SELECT epoch_id, rows, shown_at IS NOT NULL AS shown FROM epochline.receipt
+WHERE pipeline = %(pipeline)s AND sink = %(sink)s ORDER BY epoch_id
+
 -- name: declared_losses
 -- The ranges that an operator declared lost.
 SELECT topic, partition, start_offset, until_offset, generation FROM epochline.committed_range
