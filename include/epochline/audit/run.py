@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from epochline.audit.ending import Ending
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, Summary
 from epochline.audit.last_states import ExpectedAndStates, LastStates
 from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, comparable, together
-from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
+from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch
 from epochline.audit.session import AuditSession, open_session
 from epochline.audit.several import SeveralReaders, SeveralReadings
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader
 from epochline.postgres.targets.catalog import find_target
-from epochline.postgres.targets.claims import missing_rows
 from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.planning import HeldLog
@@ -92,12 +92,13 @@ class _Audit:
         with self._source.session() as session:
             for group in together(epochs):
                 self._audit(group, session)
-        self._compare_last_states(states, epochs)
-        if first is None and last is None:
-            self._find_lost(newest)
-            self._find_strays(newest)
+        end = Ending(self._connection, self._recorded, newest, self._summary, self._tell)
+        end.compare_last_states(states, epochs)
+        if whole:
+            end.find_lost()
+            end.find_strays()
         if last is None:
-            self._compare_states(newest)
+            end.compare_states()
         return self._summary
 
     def _audit(self, group: Sequence[RecordedEpoch], session: Readings) -> None:
@@ -235,53 +236,6 @@ class _Audit:
                 now = counts.get(epoch_id, 0)
                 if was != now:
                     self._differs(results[epoch_id], sink.table, "count", f"{was} rows were sealed, {now} are there")
-
-    def _compare_last_states(self, states: LastStates, epochs: Sequence[RecordedEpoch]) -> None:
-        """Compare upsert and add targets with what all epochs should have left in them."""
-        with self._connection.snapshot():
-            erased = self._recorded.erased(epochs)
-        for found in states.differences():
-            if not erased.explains(found.where, found.kind, (found.topic, found.partition, found.offset)):
-                self._tell(found)
-        self._summary.notes += tuple(f"{sink}: last states not compared: {why}" for sink, why in states.why_not.items())
-        self._summary.not_judged_targets = tuple(states.why_not)
-
-    def _find_lost(self, declared: Pipeline) -> None:
-        """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""
-        with self._connection.snapshot():
-            for sink in declared.targets:
-                why = missing_rows(self._connection, declared, sink)
-                if why is not None:
-                    self._tell(Difference(epoch_id=None, where=sink.table, kind="missing", said=why))
-
-    def _find_strays(self, declared: Pipeline) -> None:
-        with self._connection.snapshot():
-            sinks = [
-                sink.table
-                for sink in declared.targets
-                if sink.mode == "append" and "_offset" in sink.carried_lineage
-                and (target := find_target(self._connection, sink.table)) is not None
-                and set(sink.added_columns) <= set(target.columns)
-            ]  # fmt: skip
-        for sink in sinks:
-            without = 0
-            for row in strays(self._connection, sink, self._pipeline):
-                if row.epoch_id is None:
-                    without += 1
-                else:
-                    self._row_differs({}, sink, row._replace(epoch_id=None))
-            if without:
-                note = f"{sink}: {without} rows name no epoch: another program wrote them, or they were there before"
-                self._summary.notes += (note,)
-
-    def _compare_states(self, declared: Pipeline) -> None:
-        """Read each state table whole and compare it with what the last epoch left, whatever its triggers counted."""
-        with self._connection.snapshot():
-            standings = {state.table: self._recorded.state(state.table) for state in declared.states}
-        for table, standing in standings.items():
-            what = "the table is gone" if standing.now is None else standing.difference
-            if what is not None:
-                self._tell(Difference(epoch_id=standing.left_by, where=table, kind="changed", said=what))
 
     def _finish(self, result: EpochResult, epoch: RecordedEpoch) -> None:
         if epoch.kind == "requeue":
