@@ -26,13 +26,13 @@ class Ending:
         self._summary, self._tell = summary, tell
 
     def compare_last_states(self, states: LastStates, epochs: Sequence[RecordedEpoch]) -> None:
-        """Compare upsert and add targets with what all epochs should have left in them."""
+        """Compare targets whose rows depend on several epochs with what these should have left in them."""
         with self._connection.snapshot():
             erased = self._recorded.erased(epochs)
         for found in states.differences():
             if not erased.explains(found.where, found.kind, (found.topic, found.partition, found.offset)):
                 self._tell(found)
-        self._summary.notes += tuple(f"{sink}: last states not compared: {why}" for sink, why in states.why_not.items())
+        self._summary.notes += tuple(states.notes())
         self._summary.not_judged_targets = tuple(states.why_not)
 
     def find_lost(self) -> None:

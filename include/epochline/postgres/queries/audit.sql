@@ -2,7 +2,7 @@
 
 -- name: audited_epochs
 -- The committed epochs in a range of ids, with what the plan stored.
-SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS superseded, e.declaration_hash,
+SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS superseded, e.declaration_hash, e.watermark,
        (SELECT coalesce(sum(r.until_offset - r.start_offset), 0)::bigint FROM epochline.planned_range r
         WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
        (SELECT coalesce(jsonb_object_agg(t.sink, t.columns), '{}') FROM epochline.planned_target t
@@ -54,6 +54,11 @@ WHERE q.pipeline = %(pipeline)s AND q.erased_at IS NOT NULL
 UNION ALL
 SELECT epoch_id, sink, topic, partition, "offset", said, rows::integer FROM epochline.erased_row
 WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s)
+
+-- name: changes_of_state
+-- The newest action of an operator that gave state tables another content than epochs left in them.
+SELECT action, epoch_id FROM epochline.action
+WHERE pipeline = %(pipeline)s AND action IN ('accept-state', 'forget') ORDER BY action_id DESC LIMIT 1
 
 -- name: declared_losses
 -- The ranges that an operator declared lost.
