@@ -42,6 +42,7 @@ class LastStates:
         tables: Sequence[StagedTable], *, first: bool, last: bool,
     ) -> None:  # fmt: skip
         self._connection, self._declared, self._epochs = connection, declared, epochs
+        self._committed = self._last_committed()
         self._first, self._last = first, last
         self.why_not: dict[str, str] = {}
         """By target, why its state cannot be told."""
@@ -150,6 +151,9 @@ class LastStates:
         """Compare; yield the differences, each with the epoch that read its record, as far as it is known."""
         for sink in sorted(self.sinks):
             self._rows[sink].compare()
+            if self._last_committed() != self._committed:
+                self.why_not[sink] = "an epoch was committed meanwhile; repeat the audit while the pipeline is paused"
+                continue
             adopted = self._sinks[sink].columns is None and self._sinks[sink].mode == "append"
             surplus = 0
             for found in self._rows[sink].told(SAMPLE, self._epoch_of):
@@ -170,6 +174,10 @@ class LastStates:
                 columns = ", ".join(sorted(left_out))
                 self.why_not[name] = f"{columns}: floating-point numbers of a transform"
                 yield f"{name}: values not compared: {self.why_not[name]}"
+
+    def _last_committed(self) -> object:
+        with self._connection.snapshot():
+            return run(self._connection, "last_committed", pipeline=self._declared.name).scalar_one()
 
     def _epoch_of(self, found: CountedDifference) -> int | None:
         for planned, epoch_id in self._ranges:

@@ -92,6 +92,7 @@ class _Audit:
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.snapshot():
             epochs = self._recorded.epochs(first or 0, _NEWEST if last is None else last)
+            ends = last is None or not self._recorded.epochs(last + 1, _NEWEST)
             notes = self._recorded.declared_losses()
         if not epochs:
             raise EpochNotFoundError(f"the ledger has no committed epoch of a pipeline {self._pipeline!r} to audit.")
@@ -100,7 +101,7 @@ class _Audit:
         with self._connection.snapshot():
             newest = self._recorded.declaration(epochs[-1])
             tables = self._tables(newest, epochs[-1])
-        begins, ends = (first or 0) <= 1, last is None  # epochs are numbered from 1
+        begins = (first or 0) <= 1  # epochs are numbered from 1
         states = self._states = LastStates(self._connection, newest, epochs, tables, first=begins, last=ends)
         self._again = TransformsAgain(self._connection, self._recorded, self._run_again, epochs, first=begins)
         with self._source.session() as session:
@@ -108,7 +109,7 @@ class _Audit:
                 self._audit(group, session)
         end = Ending(self._connection, self._recorded, newest, self._summary, self._tell)
         end.compare_last_states(states, epochs)
-        if first is None and ends:
+        if begins and ends:
             end.find_lost()
             end.find_strays()
         if ends:
@@ -135,7 +136,7 @@ class _Audit:
                 kind=epoch.kind,
                 generation=epoch.generation,
                 superseded=epoch.superseded,
-                sinks=[without_inexact(declared, sink, group[0]) for sink in sinks],
+                sinks=[*sinks],
             )
             for epoch in group
         }
@@ -170,7 +171,7 @@ class _Audit:
             results[epoch_id].notes.append(note)
         self._count_rows(results, group, declared)
         for epoch in group:
-            self._finish(results[epoch.epoch_id], epoch)
+            self._finish(results[epoch.epoch_id], epoch, declared)
 
     def _make(
         self, result: EpochResult, declared: Pipeline, tables: Sequence[StagedTable], epoch: RecordedEpoch,
@@ -281,7 +282,7 @@ class _Audit:
                 if was != now:
                     self._differs(results[epoch_id], sink.table, "count", f"{was} rows were sealed, {now} are there")
 
-    def _finish(self, result: EpochResult, epoch: RecordedEpoch) -> None:
+    def _finish(self, result: EpochResult, epoch: RecordedEpoch, declared: Pipeline) -> None:
         if epoch.kind == "requeue":
             with self._connection.snapshot():
                 result.notes.append(f"{self._recorded.claims(epoch)} records by claims, no range")
@@ -292,6 +293,7 @@ class _Audit:
                 replace(sink, said=f"values not compared: {why}", judged=False) if sink.said is None else sink
                 for sink in result.sinks
             ]
+        result.sinks = [without_inexact(declared, sink, epoch) for sink in result.sinks]
         if broken is not None:
             result.notes.append(f"quarantine not compared: {broken}")
         self._summary.epochs += 1

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -25,6 +27,8 @@ Reader = TypeVar("Reader", bound=StateReader)
 
 _OTHER_PARTS = 3
 """Spark partitions of the second run, so that its records meet in another order."""
+
+_OF = "_of"
 
 
 class TransformAgain:
@@ -56,7 +60,7 @@ class TransformAgain:
             with kept() as keep:
                 made = dict(_made(self._spark, epoch, keep))
             with kept() as keep:
-                other = dict(_digests(self._spark, _in_other_order(epoch), keep))
+                other = _digests(self._spark, _in_other_order(epoch), keep)
         except Exception as error:
             ours = epochline_error_from(error)
             # A message of another error may hold values.
@@ -82,9 +86,12 @@ def _made(
         yield name, ([batch for by_sink in batches for batch in by_sink.values()], _digest(collected))
 
 
-def _digests(spark: SparkSession, epoch: EpochAgain, keep: Keep) -> Iterator[tuple[str, int]]:
-    for name, frame in _frames(spark, epoch, keep, _OTHER_PARTS):
-        yield name, _digest(frame.select(DIGEST).toArrow())
+def _digests(spark: SparkSession, epoch: EpochAgain, keep: Keep) -> Mapping[str, int]:
+    """The digest of each destination's rows, by one job."""
+    frames = dict(_frames(spark, epoch, keep, _OTHER_PARTS))
+    marked = [frame.select(F.lit(number).alias(_OF), DIGEST) for number, frame in enumerate(frames.values())]
+    rows = reduce(DataFrame.union, marked).toArrow()
+    return {name: _digest(rows.filter(pc.equal(rows.column(_OF), number))) for number, name in enumerate(frames)}
 
 
 def _digest(rows: pa.Table) -> int:
