@@ -156,7 +156,8 @@ class Comparison:
             return sql.SQL("1")  # of repeats, the first that was committed stands: no offset tells it
         if self._newest is not None:
             order = joined(compose("e.{c} DESC NULLS LAST", c=name) for name in self._newest)
-            return compose("row_number() OVER (PARTITION BY {id} ORDER BY {order})", id=self.id_of("e"), order=order)
+            # Of equal rows, such as those that a transform makes of one record, any may stand.
+            return compose("rank() OVER (PARTITION BY {id} ORDER BY {order})", id=self.id_of("e"), order=order)
         if self._sink.order_by and self._sink.mode == "upsert":
             order = joined(compose("e.{c} DESC NULLS LAST", c=order_column(name)) for name in self._sink.order_by)
             return compose("rank() OVER (PARTITION BY {id} ORDER BY {order})", id=self.id_of("e"), order=order)

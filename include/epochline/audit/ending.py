@@ -30,7 +30,7 @@ class Ending:
         with self._connection.snapshot():
             erased = self._recorded.erased(epochs)
         for found in states.differences():
-            if not erased.explains(found.where, found.kind, (found.topic, found.partition, found.offset)):
+            if not erased.accounts_for(found):
                 self._tell(found)
         self._summary.notes += tuple(states.notes())
         self._summary.not_judged_targets = tuple(states.why_not)

@@ -80,13 +80,17 @@ class LastStates:
                 self._connection, "claimed_relation", **where(sink.table), pipeline=self._declared.name,
                 deleted_keys=deleted_keys_table(self._declared.name, sink.table),
             ).one_or_none()  # fmt: skip
+            since = self._epochs[-1].epoch_id if sink.mode == "replace" else 1
+            erased = run(
+                self._connection, "erased_without_place", pipeline=self._declared.name, sink=sink.table, since=since
+            ).scalar_one_or_none()
         wanted = self._epochs[-1].targets.get(sink.table, {})
         altered = sorted(name for name, kind in wanted.items() if name not in target or target[name].kind != kind)
         if altered:
             return f"the table's columns changed: {', '.join(altered)}"
-        if claim is not None and claim.accepted_epoch >= (self._epochs[-1].epoch_id if sink.mode == "replace" else 1):
+        if claim is not None and claim.accepted_epoch >= since:
             return f"an operator accepted the table as it was after epoch {claim.accepted_epoch}"
-        return None
+        return None if erased is None else f"rows that name no record were {erased}"
 
     def _begin(
         self, sink: PostgresTable, target: dict[str, TargetColumn], columns: dict[str, str], number: int

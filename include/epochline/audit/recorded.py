@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from epochline.audit.findings import SinkResult
+from epochline.audit.findings import Difference, SinkResult
 from epochline.audit.session import AuditSession
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateStanding
@@ -72,6 +72,13 @@ class Erased:
     def requeued(self, epoch_id: int) -> bool:
         """Whether records that an epoch requeued were erased since."""
         return any((row.epoch_id, row.sink) == (epoch_id, "requeue") for row in self._rows)
+
+    def accounts_for(self, found: Difference) -> bool:
+        """As `explains`; rows of an epoch that name no record may be those that were erased."""
+        if found.offset is not None:
+            return self.explains(found.where, found.kind, (found.topic, found.partition, found.offset))
+        lost = (found.epoch_id, found.where, None)
+        return found.kind == "missing" and any((row.epoch_id, row.sink, row.offset) == lost for row in self._rows)
 
     def rows(self, epoch_id: int, sink: str) -> int:
         """The number of rows of an epoch that were erased from a target."""
@@ -170,7 +177,9 @@ class Recorded:
     def change_of_state(self) -> str | None:
         """The action of an operator that changed state tables, if there was one."""
         row = execute(self._connection, "changes_of_state", pipeline=self._pipeline).one_or_none()
-        return None if row is None else f"{row.action} after epoch {row.epoch_id}"
+        if row is None:
+            return None
+        return row.action if row.epoch_id is None else f"{row.action}, epoch {row.epoch_id}"
 
     def state(self, table: str) -> StateStanding:
         """What a state table holds, read whole, and what the last epoch left in it; in the caller's snapshot."""

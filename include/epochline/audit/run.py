@@ -46,9 +46,8 @@ def audit(
     """Compare committed epochs with the records that the source has now. Changes nothing but temporary tables.
 
     It can run next to a live pipeline: it ignores epochs that commit after its start, and compares each target in one
-    snapshot. It uses the current version of a declaration's functions. If neither ``first`` nor ``last`` is given, an
-    epoch that a row of an append target with lineage names must be committed; rows that name none are counted in the
-    notes.
+    snapshot. It uses the current version of a declaration's functions. If all epochs are audited, one that a row of an
+    append target names must be committed; rows that name none are counted in the notes.
 
     Args:
         dsn: libpq URL of the target database.
@@ -199,7 +198,7 @@ class _Audit:
 
     def _compare_made(self, results: Mapping[int, EpochResult], made: MadeRows) -> None:
         for found in made.differences([epoch_id for epoch_id in results if epoch_id not in self._not_made]):
-            if not self._erased.explains(found.where, found.kind, (found.topic, found.partition, found.offset)):
+            if not self._erased.accounts_for(found):
                 if found.epoch_id is not None:
                     results[found.epoch_id].differences += 1
                 self._tell(found)

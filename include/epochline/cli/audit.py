@@ -163,6 +163,8 @@ class _Lines:
         line += counted(summary.differences, "difference") if summary.differences else "no difference"
         if summary.not_judged:
             line += f"; {counted(summary.not_judged, 'epoch')} could not be judged wholly"
+        if summary.not_judged_targets:
+            line += f"; not compared after the last epoch: {', '.join(summary.not_judged_targets)}"
         self._say("\n".join([*summary.notes, line]), {"summary": asdict(summary) | {"pipeline": pipeline}})
 
     def _say(self, text: str, value: dict[str, Any]) -> None:

@@ -45,6 +45,11 @@ def all_kinds(records, state):
     }
 
 
+def hostile(records, state):
+    held = records.groupBy('k"%é').agg(F.sum("`v.w`").cast("bigint").alias("v.w"))
+    return {"hostile": records, 'st"ate %s': held.unionByName(state['st"ate %s']).groupBy('k"%é').agg(F.sum("`v.w`").cast("bigint").alias("v.w"))}
+
+
 def at_random(records):
     return {"per_epoch": records.select("k", (F.rand() * 1e15).cast("bigint").alias("v"), F.col("f").alias("g"))}
 
@@ -254,3 +259,18 @@ def test_the_command_reads_several_sources_and_joins_them_again(run: NewRun, aud
     assert it.database.query("SELECT name, v FROM named ORDER BY v") == [("A", 1), ("AA", 2)]
     it.database.query("UPDATE named SET name = 'A' WHERE v = 2")
     assert audit()[:2] == (1, [("named", "extra", 2, None, "1 rows"), ("named", "missing", 2, None, "1 rows")])
+
+
+@pytest.mark.slow
+def test_hostile_names_of_columns_and_of_state_tables_change_nothing(run: NewRun, audit: Audit) -> None:
+    columns = {'k"%é': "text", "v.w": "bigint"}
+    state = StateTable(table='st"ate %s', key='k"%é', columns=columns)
+    hostile = PostgresTable(table="hostile", columns=columns)
+    value = json.dumps({'k"%é': "a'\\%s", "v.w": 1}).encode()
+    it = run({0: [value]}, parse=Json(columns=columns), transform="making_again:hostile", sinks=hostile, state=[state])
+    it.epoch()
+    it.epoch({0: [value, value]})
+
+    assert audit()[:2] == (0, [])
+    it.database.query('UPDATE hostile SET "v.w" = 2 WHERE _offset = 2')
+    assert audit()[:2] == (1, [("hostile", "changed", 2, 2, "v.w")])

@@ -56,9 +56,20 @@ SELECT epoch_id, sink, topic, partition, "offset", said, rows::integer FROM epoc
 WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s)
 
 -- name: changes_of_state
--- The newest action of an operator that gave state tables another content than epochs left in them.
-SELECT action, epoch_id FROM epochline.action
-WHERE pipeline = %(pipeline)s AND action IN ('accept-state', 'forget') ORDER BY action_id DESC LIMIT 1
+-- The newest action of an operator that gave state tables another content than the records before give.
+SELECT action, epoch_id FROM (
+    SELECT action, epoch_id, acted_at FROM epochline.action
+    WHERE pipeline = %(pipeline)s AND action IN ('accept-state', 'forget')
+    UNION ALL
+    SELECT kind, epoch_id, committed_at FROM epochline.epoch
+    WHERE pipeline = %(pipeline)s AND kind IN ('restore', 'replay') AND state = 'COMMITTED'
+) c ORDER BY acted_at DESC LIMIT 1
+
+-- name: erased_without_place
+-- The newest erasure of a target's rows that name no record, since an epoch.
+SELECT said FROM epochline.erased_row
+WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND "offset" IS NULL AND at_epoch >= %(since)s
+ORDER BY at_epoch DESC LIMIT 1
 
 -- name: declared_losses
 -- The ranges that an operator declared lost.
