@@ -46,8 +46,8 @@ def all_kinds(records, state):
 
 
 def hostile(records, state):
-    held = records.groupBy('k"%é').agg(F.sum("`v.w`").cast("bigint").alias("v.w"))
-    return {"hostile": records, 'st"ate %s': held.unionByName(state['st"ate %s']).groupBy('k"%é').agg(F.sum("`v.w`").cast("bigint").alias("v.w"))}
+    held = records.groupBy('k"%é').agg(F.sum("`v'%w;`").cast("bigint").alias("v'%w;"))
+    return {"hostile": records, 'st"ate %s': held.unionByName(state['st"ate %s']).groupBy('k"%é').agg(F.sum("`v'%w;`").cast("bigint").alias("v'%w;"))}
 
 
 def at_random(records):
@@ -263,14 +263,14 @@ def test_the_command_reads_several_sources_and_joins_them_again(run: NewRun, aud
 
 @pytest.mark.slow
 def test_hostile_names_of_columns_and_of_state_tables_change_nothing(run: NewRun, audit: Audit) -> None:
-    columns = {'k"%é': "text", "v.w": "bigint"}
+    columns = {'k"%é': "text", "v'%w;": "bigint"}
     state = StateTable(table='st"ate %s', key='k"%é', columns=columns)
     hostile = PostgresTable(table="hostile", columns=columns)
-    value = json.dumps({'k"%é': "a'\\%s", "v.w": 1}).encode()
+    value = json.dumps({'k"%é': "a'\\%s", "v'%w;": 1}).encode()
     it = run({0: [value]}, parse=Json(columns=columns), transform="making_again:hostile", sinks=hostile, state=[state])
     it.epoch()
     it.epoch({0: [value, value]})
 
     assert audit()[:2] == (0, [])
-    it.database.query('UPDATE hostile SET "v.w" = 2 WHERE _offset = 2')
-    assert audit()[:2] == (1, [("hostile", "changed", 2, 2, "v.w")])
+    it.database.query("""UPDATE hostile SET "v'%w;" = 2 WHERE _offset = 2""")
+    assert audit()[:2] == (1, [("hostile", "changed", 2, 2, "v'%w;")])
