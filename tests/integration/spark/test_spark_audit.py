@@ -18,6 +18,7 @@ from epochline import (
     StateTable,
     Tumbling,
     Windowed,
+    WindowedQuery,
 )
 from epochline.errors import StackError
 from epochline.kafka.source import KafkaOffsets
@@ -190,6 +191,26 @@ def test_windows_are_closed_again_by_the_recorded_watermarks(run: NewRun, audit:
         ("late", "changed", 2, "v"), ("hits", "changed", None, "1 rows: n"), ("hits_open", "missing", None, "1 rows"),
         ("hits_open", "changed", None, "epoch 5 left 2 keys, it now holds 1 key"),
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_streaming_sql_is_run_again(run: NewRun, audit: Audit) -> None:
+    """E4: HAVING takes results back that an earlier epoch wrote."""
+    query = WindowedQuery(
+        query="SELECT k, window.start AS window_start, sum(v) AS n FROM {records} GROUP BY window(at, '5 seconds'), k"
+        " HAVING sum(v) > 1",
+        time=EventTime(column="at"), lateness=60, into="hits",
+    )  # fmt: skip
+    columns = {"k": "text", "window_start": "timestamptz", "n": "bigint"}
+    result = PostgresTable(table="hits", mode="upsert", key=("k", "window_start"), columns=columns, aggregated=True)
+    it = run({0: [record("a", 2, 1), record("b", 3, 1), record("a", 1, 6)]}, windows=query, sinks=[result])
+    it.epoch()
+    it.epoch({0: [record("b", -3, 2), record("a", 1, 12)]})
+    assert it.database.query("SELECT k, n FROM hits") == [("a", 2)]
+
+    assert audit()[:2] == (0, [])
+    it.database.query("INSERT INTO hits SELECT 'b', window_start, n, _epoch FROM hits")
+    assert audit()[:2] == (1, [("hits", "extra", None, None, "1 rows")])
 
 
 def test_what_cannot_be_run_again_is_not_accused(run: NewRun, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
