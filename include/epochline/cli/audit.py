@@ -84,7 +84,7 @@ def audit(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     errors = Console(stderr=True)
     with ExitStack() as block:
-        again = _again(block) if declared.is_transformed else None
+        again = _again(block, declared) if declared.is_transformed else None
         bar = block.enter_context(Progress(*columns, console=errors, disable=not errors.is_terminal))
         reporter = _Lines(bar, as_json=as_json)
         summary = run(complete(dsn), source, pipeline, reporter, first=first, last=last, run_again=again)
@@ -95,10 +95,10 @@ def audit(
         raise typer.Exit(NOT_JUDGED)
 
 
-def _again(block: ExitStack) -> RunAgain:
+def _again(block: ExitStack, declared: Pipeline) -> RunAgain:
     """Runs transforms in a session of Spark, which starts with the first one and ends with the block."""
 
-    def start(declared: Pipeline) -> Any:
+    def start() -> Any:
         from epochline.cli.execution import start_spark
 
         return start_spark(block, declared, connections.spark_master(declared.spark_connection))
@@ -110,7 +110,7 @@ def _again(block: ExitStack) -> RunAgain:
         installed_pyspark()  # raises StackError, with the way to install it
         from epochline.spark.again import TransformAgain
 
-        return TransformAgain(start)
+        return TransformAgain(start, declared.spark_conf)
 
     return lambda epoch: transforms()(epoch)
 

@@ -12,9 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from epochline.arrow.stage.again import EpochAgain, RowsAgain
-from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateTable
-from epochline.errors import DeclarationError
+from epochline.errors import ConfigurationError, DeclarationError
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.failure import class_and_message, epochline_error_from
 from epochline.spark.functions import pickle_by_value
@@ -32,26 +31,29 @@ _OF = "_of"
 
 
 class TransformAgain:
-    """Runs epochs again in one session of Spark, which ``start`` gives when the first epoch needs it.
+    """Runs epochs again in one session of Spark, which ``start`` gives when the first epoch needs it, with ``conf``.
 
     Each epoch runs twice, the second time with its records in another order. Only rows that both runs make can be
     compared with those of a third run.
     """
 
-    def __init__(self, start: Callable[[Pipeline], SparkSession]) -> None:
-        self._start = start
+    def __init__(self, start: Callable[[], SparkSession], conf: Mapping[str, str]) -> None:
+        self._start, self._conf = start, conf
         self._spark: SparkSession | None = None
 
     def __call__(self, epoch: EpochAgain) -> RowsAgain:
         """The rows of the wanted destinations.
 
         Raises:
+            ConfigurationError: settings of the session may give other rows.
             DeclarationError: a result of the transform is unfit, or the two runs made different rows.
             EpochlineError: Spark does not start, or the transform raises.
         """
-        if self._spark is None:
-            self._spark = self._start(epoch.pipeline)
         declared = epoch.pipeline
+        if _of_sql(declared.spark_conf) != _of_sql(self._conf):
+            raise ConfigurationError("its spark_conf has other settings spark.sql.… than the newest epoch's")
+        if self._spark is None:
+            self._spark = self._start()
         records = sum(batch.num_rows for batches in epoch.parsed.values() for batch in batches)
         prepare(self._spark, declared.spark_conf, records)
         for reference in filter(None, [declared.transform, *(state.keys for state in declared.state)]):
@@ -72,6 +74,10 @@ class TransformAgain:
                 " tells which are right"
             )
         return {sink: rows for sink, (rows, _) in made.items()}
+
+
+def _of_sql(conf: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: value for name, value in conf.items() if name.startswith("spark.sql.")}
 
 
 def _made(
