@@ -83,8 +83,8 @@ class TransformsAgain:
                 before = self._recorded.watermark_before(epoch)
             made = self._run(
                 EpochAgain(
-                    tables=(*tables, *staged_external(declared)), epoch_id=epoch.epoch_id, pipeline=declared, wanted=wanted | states.keys(),
-                    parsed=parsed, before=before, after=epoch.watermark,
+                    epoch_id=epoch.epoch_id, pipeline=declared, tables=(*tables, *staged_external(declared)),
+                    wanted=wanted | states.keys(), parsed=parsed, before=before, after=epoch.watermark,
                     states={name: f"pg_temp.{table}" for name, (table, _) in self._states.items()},
                     session=self._session,
                     inexact={
