@@ -223,7 +223,7 @@ class CountedRows:
         more = sum(self.totals().values())
         for found in self.sample(most):
             said = ", ".join(found.columns) or None
-            if found.topic is None:
+            if found.topic is None or found.number > 1:
                 said = f"{found.number} rows{f': {said}' if said else ''}"
             yield Difference(
                 epoch_id=epoch_of(found) if found.epoch is None else found.epoch, where=self.table, kind=found.kind,
