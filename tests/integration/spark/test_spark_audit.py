@@ -1,6 +1,8 @@
 """`epochline audit` of rows that transforms, state and windows made, by running them again in a real Spark."""
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from epochline import (
 from epochline.errors import StackError
 from epochline.kafka.source import KafkaOffsets
 from epochline.sources.several import SeveralOffsets
-from tests.commands import Call
+from tests.commands import COMMAND, Call
 from tests.integration.spark.conftest import Runs, Servers
 
 MAKING = '''
@@ -44,6 +46,10 @@ def all_kinds(records, state):
             held.where("v = 0").withColumn("_deleted", F.lit(True))
         ),
     }
+
+
+def once(records):
+    return {"each": records.select("k", "v", "_topic", "_partition", "_offset", "_row")}
 
 
 def hostile(records, state):
@@ -295,3 +301,14 @@ def test_hostile_names_of_columns_and_of_state_tables_change_nothing(run: NewRun
     assert audit()[:2] == (0, [])
     it.database.query("""UPDATE hostile SET "v'%w;" = 2 WHERE _offset = 2""")
     assert audit()[:2] == (1, [("hostile", "changed", 2, 2, "v'%w;")])
+
+
+@pytest.mark.slow
+def test_the_command_starts_a_spark_of_its_own(run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    it = run({0: [record("a", 1)]}, transform="making_again:once", sinks=EACH)
+    it.epoch()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+
+    done = subprocess.run([*COMMAND, "audit", it.name], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, "  each: rows compared" in done.stdout) == (0, True), done.stdout + done.stderr
