@@ -22,7 +22,7 @@ from epochline.failpoints import failpoint
 from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.functions import of_this_version
-from epochline.spark.part_rows import quoted, spark_schema
+from epochline.spark.part_rows import quoted, spark_schema, table_of
 
 if TYPE_CHECKING:
     from epochline.declare.state import StateTable
@@ -60,7 +60,7 @@ class StateReader:
         schema = from_arrow_schema(self.schema)
         if self.here is None:
             return frame.mapInArrow(of_this_version(read), schema)
-        found = pa.Table.from_batches(read(iter(frame.toArrow().to_batches())), self.schema)
+        found = table_of(list(read(iter(frame.toArrow().to_batches()))), self.schema)
         return frame.sparkSession.createDataFrame(found, schema)
 
     def _session(self) -> AbstractContextManager[Any]:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,30 @@ def test_windows_are_closed_again_by_the_recorded_watermarks(run: NewRun, audit:
         ("late", "changed", 2, "v"), ("hits", "changed", None, "1 rows: n"), ("hits_open", "missing", None, "1 rows"),
         ("hits_open", "changed", None, "epoch 5 left 2 keys, it now holds 1 key"),
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_an_idle_epoch_and_a_correction_of_its_result_are_run_again(run: NewRun, audit: Audit) -> None:
+    columns = {
+        "k": "text", "window_start": "timestamptz", "window_end": "timestamptz", "n": "bigint", "added": "boolean"
+    }  # fmt: skip
+    windows = Windowed(
+        time=EventTime(column="at", idle_after=1), window=Tumbling(size=2), key="k", aggregates={"n": "count(*)"},
+        into="changes", lateness=60, retractions="added",
+    )  # fmt: skip
+    changes = PostgresTable(table="changes", columns=columns, aggregated=True)
+    it = run({0: [record("a", 1, 1)]}, windows=windows, sinks=[changes])
+    it.epoch()
+    time.sleep(1.5)  # by the database's clock the source is idle after one second, and the window over
+    it.committed(*it.planned())
+    it.epoch({0: [record("a", 1, 1)]})
+    assert it.database.query("SELECT _epoch, n, added FROM changes ORDER BY 1, 2") == [
+        (2, 1, True), (3, 1, False), (3, 2, True),
+    ]  # fmt: skip
+
+    assert audit()[:2] == (0, [])
+    it.database.query("DELETE FROM changes WHERE NOT added")
+    assert audit()[:2] == (1, [("changes", "missing", 3, None, "1 rows")])
 
 
 @pytest.mark.slow
