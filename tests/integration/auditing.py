@@ -44,9 +44,9 @@ class NothingLeft:
         return {}
 
 
-def audited(dsn: str, pipeline: str, source: Any, **epochs: Any) -> list[str]:
+def audited(dsn: str, pipeline: str, source: Any, **more: Any) -> list[str]:
     """What an audit finds."""
-    audit(dsn, source, pipeline, found := Findings(), **epochs)
+    audit(dsn, source, pipeline, found := Findings(), **more)
     return found.said
 
 

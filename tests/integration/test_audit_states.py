@@ -1,4 +1,7 @@
-"""`epochline audit` of upsert and add targets, on real servers: the last record of each key, and the sums of each key."""
+"""`epochline audit` of targets that are compared after the last epoch, on real servers.
+
+The last record of each key, sums, the newest epoch's rows, and rows that name no epoch.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -7,8 +10,12 @@ from typing import Any
 import pytest
 
 from epochline import PostgresTable
+from epochline.audit import EpochResult, audit
+from epochline.kafka.records import RecordReader
 from tests.commands import Call
-from tests.integration.auditing import COLUMNS, NEWEST, ORDER, Audited, NewAudited, new_audited, person
+from tests.databases import query
+from tests.driver import epoch_of
+from tests.integration.auditing import COLUMNS, NEWEST, ORDER, Audited, Findings, NewAudited, new_audited, person
 from tests.integration.kafka_topics import delete_records
 
 SUMS = PostgresTable(
@@ -16,6 +23,9 @@ SUMS = PostgresTable(
     columns={"name": "text", "id": "bigint", "price": "numeric"},
 )  # fmt: skip
 BY_TIME = PostgresTable(table="latest", mode="upsert", key="id", order_by="seen", columns=COLUMNS)
+REPLACED = PostgresTable(table="replaced", mode="replace", columns=COLUMNS)
+BARE = PostgresTable(table="bare", columns={"id": "bigint", "name": "text"}, lineage=False)
+ONCE = PostgresTable(table="once", columns=COLUMNS, key="id", repeats="skip", lineage=False)
 PLAIN = PostgresTable(table="plain", mode="upsert", key="id", columns=COLUMNS, lineage=False)
 
 
@@ -108,3 +118,78 @@ def test_a_state_of_which_records_are_gone_is_not_called_exact(committed: Audite
 
     assert code == 3
     assert f"plain: last states not compared: {committed.topic}-0 is not held from its first record" in out
+
+
+def test_the_newest_epochs_rows_and_rows_that_name_no_epoch_are_compared_as_they_are(audited: NewAudited) -> None:
+    """INV-9: mode replace, and append without lineage, with and without a key; an epoch was aborted between."""
+    one = audited(REPLACED, BARE, ONCE)
+    one.produce(0, [person(1), person(2), person(2, name="y")])
+    one.world.epoch()
+    one.produce(0, [person(3), person(3), person(1, name="z")])
+    planned, run, _ = one.world.staged()
+    one.world.abort(epoch_of(planned).epoch_id, run, reason="a crash", by_operator=True)
+    one.world.epoch()
+    assert found(one) == (0, [])
+    assert found(one, "--epochs", "2..") == (3, [])
+    one.sql(
+        "UPDATE replaced SET price = 2 WHERE name = 'z'; INSERT INTO replaced SELECT * FROM replaced WHERE name = 'z';"
+        " DELETE FROM bare WHERE name = 'y'; INSERT INTO bare SELECT * FROM bare WHERE id = 3; INSERT INTO bare VALUES (9);"
+        " UPDATE once SET name = 'other' WHERE id = 1; DELETE FROM once WHERE id = 3"
+    )
+
+    code, differences = found(one)
+
+    assert code == 1
+    assert sorted(differences, key=str) == sorted(
+        [
+            ("replaced", "changed", 0, 5, "price"), ("replaced", "doubled", 0, 5, None), ("bare", "missing", 0, 2, None),
+            ("bare", "doubled", 0, 3, "2 rows"), ("bare", "extra", None, None, "1 rows"),
+            ("once", "changed", 0, 0, "name"), ("once", "missing", 0, 3, None),
+        ],
+        key=str,
+    )  # fmt: skip
+
+
+def test_rows_that_a_table_without_lineage_had_before_are_not_accused(audited: NewAudited, postgres_dsn: str) -> None:
+    query(postgres_dsn, "CREATE TABLE mine (id bigint, name text); INSERT INTO mine VALUES (7, 'before')")
+    one = audited(PostgresTable(table="mine", lineage=False))
+    one.produce(0, [person(1)])
+    one.world.epoch()
+
+    code, out, _ = one.call("audit", one.topic)
+
+    assert (code, "mine: rows not compared: it has rows of no record" in out) == (3, True), out
+    one.sql("DELETE FROM mine WHERE id = 1")
+    assert found(one) == (1, [("mine", "missing", 0, 0, None)])
+
+
+def test_rows_without_a_place_that_were_forgotten_are_not_accused(audited: NewAudited) -> None:
+    one = audited(BARE, SUMS)
+    one.produce(0, [person(1), person(2)])
+    one.world.epoch()
+    one.call("forget", one.topic, "name=näme 1", "--target", "--reason", "article 17", "--yes")
+    assert one.sql("SELECT id FROM bare") + one.sql("SELECT name FROM sums") == [(2,), ("näme 2",)]
+
+    code, out, _ = one.call("audit", one.topic)
+
+    assert code == 3, out
+    assert "bare: rows not compared: rows that name no record were erased on " in out
+    assert "sums: last states not compared: rows that name no record were erased on " in out
+
+
+def test_a_state_that_an_epoch_changed_meanwhile_is_not_accused(audited: NewAudited) -> None:
+    """An audit may run beside the pipeline: what commits after its start is none of its epochs."""
+    one = audited(NEWEST)
+    one.produce(0, [person(1)])
+    one.world.epoch()
+
+    class Commits(Findings):
+        def epoch(self, result: EpochResult) -> None:
+            one.produce(0, [person(1, name="y"), person(2)])
+            one.world.epoch()
+
+    summary = audit(one.world.dsn, RecordReader({"bootstrap.servers": one.bootstrap}), one.topic, told := Commits())
+
+    assert told.said == []
+    assert summary.not_judged_targets == ("newest",)
+    assert "an epoch was committed meanwhile" in summary.notes[-1]

@@ -6,7 +6,7 @@ twice are found too, and a key of NULLs is compared. Numbers are equal whatever 
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from psycopg2 import sql
 
 from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.audit.counted_statement import Comparison
+from epochline.audit.findings import Difference
 from epochline.audit.session import AuditSession
 from epochline.declare.table import PostgresTable
 from epochline.errors import ConfigurationError
@@ -45,6 +46,8 @@ class CountedDifference:
     offset: int | None
     row: int | None
     columns: Sequence[str] = ()
+    epoch: int | None = None
+    """The epoch that its row names, where rows are told apart by it."""
 
     def __str__(self) -> str:
         place = "no place" if self.partition is None else f"{self.topic or 'partition'}-{self.partition}"
@@ -198,20 +201,37 @@ class CountedRows:
     def sample(self, most: int) -> list[CountedDifference]:
         """At most ``most`` differences, in the order of the records."""
         statement = compose(
-            "SELECT place, k.kind, k.number, columns FROM {d}, LATERAL (VALUES ('missing', missing), ('doubled',"
+            "SELECT place, k.kind, k.number, columns, id[1] FROM {d}, LATERAL (VALUES ('missing', missing), ('doubled',"
             " doubled), ('extra', extra), ('changed', changed)) AS k (kind, number) WHERE k.number > 0"
             " ORDER BY place, 2 LIMIT {most}",
             d=self._how.differences, most=most,
         )  # fmt: skip
         with self._connection.snapshot():
             rows = query(self._connection, statement)
+        by_epoch = next(iter(self._how.identity.columns), None) == "_epoch"
         return [
             CountedDifference(
                 table=self._sink.table, kind=kind, number=number, topic=place[0], partition=_whole(place[1]),
                 offset=_whole(place[2]), row=_whole(place[3]), columns=columns if kind == "changed" else (),
+                epoch=_whole(epoch) if by_epoch else None,
             )
-            for place, kind, number, columns in ((at or [None] * 4, *rest) for at, *rest in rows)
+            for place, kind, number, columns, epoch in ((at or [None] * 4, *rest) for at, *rest in rows)
         ]  # fmt: skip
+
+    def told(self, most: int, epoch_of: Callable[[CountedDifference], int | None]) -> Iterator[Difference]:
+        """The differences after `compare`, at most ``most`` of them by their places, the others as a number."""
+        more = sum(self.totals().values())
+        for found in self.sample(most):
+            said = ", ".join(found.columns) or None
+            if found.topic is None or found.number > 1:
+                said = f"{found.number} rows{f': {said}' if said else ''}"
+            yield Difference(
+                epoch_id=epoch_of(found) if found.epoch is None else found.epoch, where=self.table, kind=found.kind,
+                topic=found.topic, partition=found.partition, offset=found.offset, row=found.row, said=said,
+            )  # fmt: skip
+            more -= found.number
+        if more:
+            yield Difference(epoch_id=None, where=self.table, kind="count", said=f"{more} further rows differ")
 
 
 def _whole(text: str | None) -> int | None:

@@ -13,6 +13,7 @@ from epochline.postgres.queries.statements import compose, joined
 from epochline.postgres.targets.columns import TargetColumn
 
 _PLACE = sql.SQL("ARRAY[{topic}::text, {partition}::text, lpad({offset}::text, 20, '0'), {row}::text]")
+_NOWHERE = sql.SQL("NULL::text[]")
 
 _SEVERAL = """
     least(lack, surplus) AS changed, lack - least(lack, surplus) AS missing,
@@ -69,15 +70,18 @@ class Comparison:
         identity: what tells which rows belong together.
         number: of the table in its session.
         newest: of the rows of a key, the one with the highest of these columns stands; None: by the declaration alone.
-        whole: whether every row of the table must be one of the expected, and not only those of their keys.
+        within: the condition on a row ``t`` of the table that it must be one of the expected; None: it has the key of
+            one of them, or a place in the ranges.
+        located: whether the expected rows have the place of a record.
     """
 
     def __init__(
         self, sink: PostgresTable, target: Mapping[str, TargetColumn], compared: Iterable[str], identity: Identity,
-        number: int = 0, newest: Sequence[str] | None = None, *, whole: bool = False,
+        number: int = 0, newest: Sequence[str] | None = None, *, within: sql.Composable | None = None,
+        located: bool = True,
     ) -> None:  # fmt: skip
         self._sink, self._target, self.identity = sink, target, identity
-        self._newest, self._whole = newest, whole
+        self._newest, self._within, self._located = newest, within, located
         self._own = [name for name in compared if name not in identity.columns]
         self.table = sql.Identifier(*split_table(sink.table))
         self.by_key = identity.by == "key"
@@ -136,7 +140,7 @@ class Comparison:
             "SELECT {id} AS _id, {values} AS _values, {place} AS _place, {gone} AS _gone, {best} AS _best"
             " FROM {table} e",
             id=self.id_of("e"), values=_texts(self._value(name, "e") for name in self._own),
-            place=_PLACE.format(**{name.lstrip("_"): sql.Identifier("e", name) for name in STAGED_LINEAGE}),
+            place=_place("e") if self._located else _NOWHERE,
             gone=sql.Identifier("e", DELETED) if upsert else sql.SQL("false"), best=self._best(), table=self.rows,
         )  # fmt: skip
         return compose("SELECT * FROM ({rows}) AS r WHERE _best = 1", rows=rows)
@@ -148,11 +152,12 @@ class Comparison:
 
     def _best(self) -> sql.Composable:
         """1 for the rows that may stand: of several rows of a key, one of each partition, or the highest."""
-        if not self.one_row:
-            return sql.SQL("1")
+        if not self.one_row or (self._within is not None and self._sink.repeats == "skip"):
+            return sql.SQL("1")  # of repeats, the first that was committed stands: no offset tells it
         if self._newest is not None:
             order = joined(compose("e.{c} DESC NULLS LAST", c=name) for name in self._newest)
-            return compose("row_number() OVER (PARTITION BY {id} ORDER BY {order})", id=self.id_of("e"), order=order)
+            # Of equal rows, such as those that a transform makes of one record, any may stand.
+            return compose("rank() OVER (PARTITION BY {id} ORDER BY {order})", id=self.id_of("e"), order=order)
         if self._sink.order_by and self._sink.mode == "upsert":
             order = joined(compose("e.{c} DESC NULLS LAST", c=order_column(name)) for name in self._sink.order_by)
             return compose("rank() OVER (PARTITION BY {id} ORDER BY {order})", id=self.id_of("e"), order=order)
@@ -168,15 +173,13 @@ class Comparison:
             name.lstrip("_"): sql.Identifier("t", places[name]) if name in places else sql.SQL("NULL")
             for name in STAGED_LINEAGE
         }
-        if self._whole:
-            # A row that was there before the first epoch names none.
-            known = "_epoch" in self._sink.carried_lineage
-            within: sql.Composable = sql.SQL("t._epoch IS NOT NULL" if known else "true")
-            place: sql.Composable = sql.SQL("NULL::text[]")
+        place: sql.Composable = _NOWHERE
+        if self._within is not None:
+            within = self._within
+            place = _place("t") if "_offset" in self.identity.columns else _NOWHERE
         elif self.by_key:
             within = compose("{id} IN (SELECT {expected} FROM {table} e)", id=self.id_of("t"), expected=self.id_of("e"),
                              table=self.rows)  # fmt: skip
-            place = sql.SQL("NULL::text[]")
         else:
             within = compose(
                 "EXISTS (SELECT FROM {ranges} r WHERE {topic} AND r.partition = CAST({partition} AS bigint) AND"
@@ -190,6 +193,10 @@ class Comparison:
             id=self.id_of("t"), values=_texts(self._value(name, "t") for name in self._own), place=place,
             table=self.table, within=within,
         )  # fmt: skip
+
+
+def _place(row: str) -> sql.Composable:
+    return _PLACE.format(**{name.lstrip("_"): sql.Identifier(row, name) for name in STAGED_LINEAGE})
 
 
 def _texts(values: Iterable[sql.Composable]) -> sql.Composable:

@@ -90,7 +90,7 @@ class Summary:
     """Number of epochs with a comparison that was impossible."""
     notes: tuple[str, ...] = ()
     not_judged_targets: tuple[str, ...] = ()
-    """Upsert and add targets whose last states could not be compared; the notes say why."""
+    """Targets whose rows could not be compared after the last epoch; the notes say why."""
 
 
 class Reporter(Protocol):

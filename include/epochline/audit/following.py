@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from epochline.audit.findings import Difference, EpochResult, SinkResult
 from epochline.audit.last_states import ExpectedAndStates
-from epochline.audit.recorded import RecordedEpoch
+from epochline.audit.recorded import RecordedEpoch, inexact
 from epochline.audit.session import AuditSession
 from epochline.audit.shown_files import ShownFiles
 from epochline.audit.topic_records import Receipt, SinkFindings, TopicRecords
@@ -61,7 +61,10 @@ class FollowingSinks:
     def _attempt(self, sink: S, follow: Callable[[S], bool]) -> None:
         """Open a sink, or go on with another declaration of it."""
         try:
-            if sink.name not in self.why_not and not follow(sink) and sink.name not in self._names:
+            columns = {**sink.columns, **getattr(getattr(sink, "value", None), "columns", {})}
+            if left_out := inexact(self._declared, sink, columns):
+                self._give_up(sink.name, f"{', '.join(sorted(left_out))}: floating-point numbers of a transform")
+            elif sink.name not in self.why_not and not follow(sink) and sink.name not in self._names:
                 self._give_up(sink.name, "it is gone, and the pipeline does not declare it any more")
         except EpochlineError as error:
             self._give_up(sink.name, str(error))
@@ -130,8 +133,7 @@ class FollowingSinks:
                 why_not.setdefault(epoch_id, "values not compared: records are not held")
         for name, topic in self._followed(self._topics):
             for epoch_id, result in results.items():
-                transformed = self._declared.is_transformed
-                said = why_not.get(epoch_id) or topic.complete(epoch_id, transformed=transformed)
+                said = why_not.get(epoch_id) or topic.complete(epoch_id)
                 result.sinks.append(SinkResult(sink=name, said=said))
         for name, files in self._followed(self._files):
             self._compare_files(name, files, group, results, why_not)
@@ -155,7 +157,7 @@ class FollowingSinks:
                 rows = run(self._connection, "receipts_of_epoch", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
                 receipts |= {row.epoch_id: row for row in rows if row.sink == name}
         try:
-            found = files.compare(results, receipts, why_not, transformed=self._declared.is_transformed)
+            found = files.compare(results, receipts, why_not)
         except EpochlineError as error:
             self._give_up(name, str(error))
             return

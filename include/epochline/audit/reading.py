@@ -1,6 +1,6 @@
 """Reads one committed range again: what the source still has of it, its counts, and the rows that it should give."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,15 +12,13 @@ from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.counts import digest, record_hashes
 from epochline.audit.matching import PARSED
 from epochline.audit.recorded import RecordedEpoch, RecordedRange, SetAside
-from epochline.audit.several import SeveralReadings, SeveralRows
+from epochline.audit.several import Readings, SeveralRows
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, RecordsGoneError
-from epochline.kafka.records import ReadSession
 from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
 from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.planning import HeldLog
 from epochline.protocol.staging import StagedTable
-from epochline.sources.reading import SourceReading
 
 Flow = BatchRows | SeveralRows
 
@@ -63,22 +61,31 @@ class RangeReader:
 
     ``flow`` is None if the declaration's flow cannot be built any more. ``set_aside`` has the records that each epoch
     set aside: today's parse may take them, and a later epoch may have requeued them, but the quarantine has them.
-    With `PARSED` among the expected sinks, it gets the parsed rows, and no other sink gets any.
+    With `PARSED` among the expected sinks, it gets the parsed rows, and no other sink gets any. With ``keeps`` the
+    parsed rows stay, until `take_parsed`, for a transform.
     """
 
     def __init__(
         self,
-        session: ReadSession | SourceReading | SeveralReadings,
+        session: Readings,
         flow: Flow | None,
         expected: Expected,
         set_aside: Mapping[int, SetAside],
+        *,
+        keeps: bool = False,
     ) -> None:
-        self._session = session
+        self._session, self._keeps = session, keeps
+        self._parsed: dict[str, list[pa.RecordBatch]] = {}
         self._set_aside = set_aside
         self._flow = flow
         self._expected = expected
         self.broken: dict[int, str] = {}
         """By epoch, the reason why its rows are unknown: its parse fails now."""
+
+    def take_parsed(self) -> Mapping[str, Sequence[pa.RecordBatch]]:
+        """The parsed rows since the last call, by input."""
+        parsed, self._parsed = self._parsed, {}
+        return parsed
 
     def read(self, epoch_id: int, planned: RecordedRange, log: HeldLog | None) -> ReadAgain:
         """Read what the source still has of a range; missing offsets are left out of every comparison."""
@@ -127,15 +134,22 @@ class RangeReader:
             if not batch.num_rows:
                 return aside
         try:
-            if isinstance(self._flow, SeveralRows) or self._flow.transformed or PARSED in self._expected.sinks:
+            by_input: Mapping[str, pa.RecordBatch] = {}
+            rows: Mapping[str, pa.RecordBatch] = {}
+            if isinstance(self._flow, SeveralRows):
+                by_input, quarantine, counts = self._flow.parse_only(batch)
+            elif self._flow.transformed or PARSED in self._expected.sinks:
                 parsed, quarantine, counts = self._flow.parse_only(batch)
-                rows: Mapping[str, pa.RecordBatch] = {PARSED: parsed}
+                by_input, rows = {"": parsed}, {PARSED: parsed}
             else:
                 processed = self._flow.process(batch)
                 rows, quarantine, counts = processed.rows, processed.quarantine, processed.counts
         except Exception as error:  # a pipeline's own function may raise anything
             self.broken[epoch_id] = f"today's parse fails: {type(error).__name__}"
             return None
+        if self._keeps:
+            for name, parsed in by_input.items():
+                self._parsed.setdefault(name, []).append(parsed)
         for sink in self._expected.sinks & set(rows):
             self._expected.add(sink, epoch_id, rows[sink])
         if not claimed:
@@ -160,6 +174,20 @@ def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[Flow | N
         return flows.get("") or SeveralRows(flows), None
     except EpochlineError as error:
         return None, str(error)
+
+
+def miscounted(planned: RecordedRange, seen: PartitionCounts, *, parsed: bool) -> Iterator[tuple[str, str]]:
+    """How the counts and the digest of a whole range differ from the ledger's: kind, and what."""
+    ledger = planned.counts
+    counted = {"records read": "received"}
+    if parsed:
+        counted |= {name: name for name in ("passed", "skipped", "quarantined")}
+    counts = [(what, getattr(ledger, name), getattr(seen, name)) for what, name in counted.items()]
+    wrong = [f"{what} {was} in the ledger, {now} now" for what, was, now in counts if was != now]
+    if wrong:
+        yield "count", f"{planned.range}: {'; '.join(wrong)}"
+    if ledger.digest != seen.digest:
+        yield "digest", f"{planned.range}: source digest {ledger.digest} in the ledger, {seen.digest} now"
 
 
 def _held(planned: RecordedRange, log: HeldLog | None) -> tuple[OffsetRange | None, list[str]]:

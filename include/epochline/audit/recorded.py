@@ -4,13 +4,16 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from epochline.audit.findings import SinkResult
+from epochline.audit.findings import Difference, SinkResult
 from epochline.audit.session import AuditSession
+from epochline.declare.external import Files
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateStanding
 from epochline.declare.table import PostgresTable
+from epochline.declare.topic import KafkaTopic
 from epochline.postgres.queries.statements import Row, Rows
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.catalog import find_target
@@ -23,6 +26,7 @@ SetAside = frozenset[tuple[str, int, int]]
 
 _AT_ONCE = 1_000_000
 _STATE = "the last state of each key is compared after the last epoch"
+_WHOLE = "rows are compared after the last epoch"
 _FEW = 100  # a record may have many megabytes
 
 
@@ -37,6 +41,7 @@ class RecordedEpoch:
     declaration_hash: str
     offsets: int
     targets: Mapping[str, Mapping[str, str]]
+    watermark: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,17 @@ class Erased:
         return requeued or (
             kind == ("changed" if where == "quarantine" else "missing") and (where, *place) in self._places
         )
+
+    def requeued(self, epoch_id: int) -> bool:
+        """Whether records that an epoch requeued were erased since."""
+        return any((row.epoch_id, row.sink) == (epoch_id, "requeue") for row in self._rows)
+
+    def accounts_for(self, found: Difference) -> bool:
+        """As `explains`; rows of an epoch that name no record may be those that were erased."""
+        if found.offset is not None:
+            return self.explains(found.where, found.kind, (found.topic, found.partition, found.offset))
+        lost = (found.epoch_id, found.where, None)
+        return found.kind == "missing" and any((row.epoch_id, row.sink, row.offset) == lost for row in self._rows)
 
     def rows(self, epoch_id: int, sink: str) -> int:
         """The number of rows of an epoch that were erased from a target."""
@@ -154,6 +170,19 @@ class Recorded:
         rows = execute(self._connection, "rows_sealed", pipeline=self._pipeline, epochs=[epoch.epoch_id])
         return {row.sink: row.rows for row in rows}
 
+    def watermark_before(self, epoch: RecordedEpoch) -> datetime | None:
+        """The watermark that the epoch before it left."""
+        rows = execute(self._connection, "watermark_left", pipeline=self._pipeline, before=epoch.epoch_id)
+        left: datetime | None = rows.scalar_one_or_none()
+        return left
+
+    def change_of_state(self) -> str | None:
+        """The action of an operator that changed state tables, if there was one."""
+        row = execute(self._connection, "changes_of_state", pipeline=self._pipeline).one_or_none()
+        if row is None:
+            return None
+        return row.action if row.epoch_id is None else f"{row.action}, epoch {row.epoch_id}"
+
     def state(self, table: str) -> StateStanding:
         """What a state table holds, read whole, and what the last epoch left in it; in the caller's snapshot."""
         standing = PostgresStates(self._connection).left(self._pipeline, table)
@@ -192,20 +221,40 @@ def _kind(epoch: RecordedEpoch) -> tuple[object, ...]:
 
 def comparable(connection: AuditSession, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
     """Tell whether the rows of a target can be compared by value; ``said`` is None if they can."""
-    why, judged = None, True
-    if declared.is_transformed:
-        why = "a transform made the rows"
-    elif sink.mode != "append":
-        why = f"mode {sink.mode} keeps no row per record" if sink.mode == "replace" else _STATE
-    elif not sink.lineage:
-        why = "declared with lineage=False"
+    why = None
+    if compared_at_the_end(sink):
+        return SinkResult(sink=sink.table, said=_STATE if sink.mode in ("upsert", "add") else _WHOLE)
+    if declared.is_transformed and sink.repeats == "skip":
+        why = "nothing tells which rows of a transform repeats='skip' left out"
     elif (target := find_target(connection, sink.table)) is None:
-        why, judged = "the table is gone", False
+        why = "the table is gone"
     else:
         wanted = {**epoch.targets.get(sink.table, {}), **sink.added_columns}
         now = {name: column.kind for name, column in target.columns.items()}
         altered = sorted(name for name, kind in wanted.items() if now.get(name) != kind)
         if altered:
-            why, judged = f"since the epoch the table's columns changed: {', '.join(altered)}", False
-    said = why if why in (None, _STATE) else f"values not compared: {why}"
-    return SinkResult(sink=sink.table, said=said, judged=judged)
+            why = f"since the epoch the table's columns changed: {', '.join(altered)}"
+    return SinkResult(sink=sink.table, said=why and f"values not compared: {why}", judged=why is None)
+
+
+def without_inexact(declared: Pipeline, sink: SinkResult, epoch: RecordedEpoch) -> SinkResult:
+    """Say which columns of an append target of a transform are not compared although the others are."""
+    target = next(target for target in declared.targets if target.table == sink.sink)
+    columns = sorted(inexact(declared, target, epoch.targets.get(sink.sink, {})))
+    if sink.said is not None or not columns:
+        return sink
+    why = f"values not compared: {', '.join(columns)}: floating-point numbers of a transform"
+    return replace(sink, said=why, judged=False)
+
+
+def compared_at_the_end(sink: PostgresTable) -> bool:
+    """Whether the rows of a target tell no epoch, or depend on other epochs, so that all are compared at once."""
+    return sink.mode != "append" or not sink.lineage
+
+
+def inexact(declared: Pipeline, sink: PostgresTable | KafkaTopic | Files, columns: Mapping[str, str]) -> frozenset[str]:
+    """The columns that may differ each time a transform runs: a sum of floats depends on the order of its terms."""
+    if not (declared.is_transformed and sink.aggregated):
+        return frozenset()
+    kinds = {name: kind.removesuffix("[]") for name, kind in columns.items() if name not in getattr(sink, "key", ())}
+    return frozenset(name for name, kind in kinds.items() if kind in ("real", "double precision"))

@@ -3,30 +3,35 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from epochline.arrow.stage.again import RowsAgain, RunAgain
+from epochline.audit.again import TransformsAgain
+from epochline.audit.ending import Ending
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, Summary
 from epochline.audit.following import FollowingSinks, KafkaSettings, WithFollowing
 from epochline.audit.last_states import ExpectedAndStates, LastStates
-from epochline.audit.reading import RangeReader, flow_of
-from epochline.audit.recorded import Erased, Recorded, RecordedEpoch, RecordedRange, comparable, together
-from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
+from epochline.audit.made_rows import MadeRows
+from epochline.audit.reading import Expected, RangeReader, flow_of, miscounted
+from epochline.audit.recorded import (
+    Erased,
+    Recorded,
+    RecordedEpoch,
+    RecordedRange,
+    comparable,
+    together,
+    without_inexact,
+)
+from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch
 from epochline.audit.session import AuditSession, open_session
-from epochline.audit.several import SeveralReaders, SeveralReadings
+from epochline.audit.several import Readers, Readings
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError
-from epochline.kafka.records import ReadSession, RecordReader
 from epochline.postgres.targets.catalog import find_target
-from epochline.postgres.targets.claims import missing_rows
 from epochline.postgres.targets.columns import with_rules
-from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.planning import HeldLog
 from epochline.protocol.staging import StagedTable
-from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.sources.reading import SourceReader, SourceReading
+from epochline.protocol.staging_tables import staged_tables
 
 _NEWEST = 2**62
-
-Readers = RecordReader | SourceReader | SeveralReaders
-Readings = ReadSession | SourceReading | SeveralReadings
 
 
 def audit(
@@ -38,13 +43,13 @@ def audit(
     kafka_settings: KafkaSettings | None = None,
     first: int | None = None,
     last: int | None = None,
+    run_again: RunAgain | None = None,
 ) -> Summary:
     """Compare committed epochs with the records that the source has now. Changes nothing but temporary tables.
 
     It can run next to a live pipeline: it ignores epochs that commit after its start, and compares each target in one
-    snapshot. It uses the current version of a declaration's functions. Values are compared in append targets with
-    lineage whose rows no transform made. If neither ``first`` nor ``last`` is given, an epoch that a row of an append
-    target with lineage names must be committed; rows that name none are counted in the notes.
+    snapshot. It uses the current version of a declaration's functions. If all epochs are audited, one that a row of an
+    append target names must be committed; rows that name none are counted in the notes.
 
     Args:
         dsn: libpq URL of the target database.
@@ -54,6 +59,7 @@ def audit(
         kafka_settings: gives the settings of a connection's brokers; without it no topic of a sink is compared.
         first: id of the first epoch, inclusive; None: the oldest.
         last: id of the last epoch, inclusive; None: the newest.
+        run_again: runs a transform or windows again; None: their rows are not compared.
 
     Raises:
         EpochNotFoundError: the ledger has no committed epoch of the pipeline in that range.
@@ -61,36 +67,36 @@ def audit(
         SourceUnavailableError, LedgerUnavailableError: the source or PostgreSQL does not answer; a retry helps.
     """
     with open_session(dsn) as session:
-        return _Audit(session, source, pipeline, reporter, kafka_settings).run(first, last)
+        return _Audit(session, source, pipeline, reporter, kafka_settings, run_again).run(first, last)
 
 
 class _Audit:
     def __init__(
-        self,
-        connection: AuditSession,
-        source: Readers,
-        pipeline: str,
-        reporter: Reporter,
-        settings: KafkaSettings | None,
-    ) -> None:
+        self, connection: AuditSession, source: Readers, pipeline: str, reporter: Reporter,
+        settings: KafkaSettings | None, run_again: RunAgain | None,
+    ) -> None:  # fmt: skip
         self._connection = connection
-        self._settings = settings
         self._recorded = Recorded(connection, pipeline)
         self._source = source
         self._pipeline = pipeline
         self._reporter = reporter
+        self._settings, self._run_again = settings, run_again
         self._summary = Summary()
         self._thinned: set[tuple[int | None, str | None, int | None]] = set()
         """Epoch, topic and partition of the ranges that lost records to compaction."""
         self._broken: dict[int, str] = {}
         """By epoch, the reason why its rows cannot be compared although those of other epochs can."""
+        self._not_made: dict[int, str] = {}
+        """By epoch, the reason why its transform's rows cannot be told."""
         self._erased = Erased(())
         self._states: LastStates
+        self._again: TransformsAgain
         self._following: FollowingSinks
 
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.snapshot():
             epochs = self._recorded.epochs(first or 0, _NEWEST if last is None else last)
+            ends = last is None or not self._recorded.epochs(last + 1, _NEWEST)
             notes = self._recorded.declared_losses()
         if not epochs:
             raise EpochNotFoundError(f"the ledger has no committed epoch of a pipeline {self._pipeline!r} to audit.")
@@ -99,21 +105,28 @@ class _Audit:
         with self._connection.snapshot():
             newest = self._recorded.declaration(epochs[-1])
             tables = self._tables(newest, epochs[-1])
-        whole = first is None and last is None
-        states = self._states = LastStates(self._connection, newest, epochs, tables, whole=whole)
+        begins = (first or 0) <= 1  # epochs are numbered from 1
+        states = self._states = LastStates(self._connection, newest, epochs, tables, first=begins, last=ends)
+        self._again = TransformsAgain(self._connection, self._recorded, self._run_again, epochs, first=begins)
+        whole = begins and ends
         self._following = FollowingSinks(self._connection, newest, self._settings, self._tell, whole=whole)
         with self._source.session() as session:
             for group in together(epochs):
                 self._audit(group, session)
-        self._compare_last_states(states, epochs)
+        end = Ending(self._connection, self._recorded, newest, self._summary, self._tell)
+        end.compare_last_states(states, epochs)
         self._following.finish()
         self._summary.notes += tuple(self._following.notes)
         self._summary.not_judged_targets += tuple(self._following.why_not)
-        if first is None and last is None:
-            self._find_lost(newest)
-            self._find_strays(newest)
-        if last is None:
-            self._compare_states(newest)
+        if whole:
+            end.find_lost()
+            end.find_strays()
+        if ends:
+            end.compare_states()
+        if newest.is_transformed and self._summary.differences:
+            self._summary.notes += (
+                "rows of a transform also differ if its code is another one today, or if it is not deterministic",
+            )
         return self._summary
 
     def _audit(self, group: Sequence[RecordedEpoch], session: Readings) -> None:
@@ -140,11 +153,14 @@ class _Audit:
         self._states.follow(declared, tables, why_not)
         self._following.follow(declared)
         compared = [sink.sink for sink in sinks if sink.said is None and flow is not None]
-        columns = {table.sink: table.columns for table in tables if table.sink in compared}
+        plain = () if declared.is_transformed else compared
+        columns = {table.sink: table.columns for table in tables if table.sink in plain}
         skipped = {sink.table: sink.key for sink in declared.targets if sink.repeats == "skip"}
+        made = MadeRows(self._connection, declared, group[0], tables, compared if declared.is_transformed else ())
         with ExpectedRows(self._connection, columns, skipped) as expected:
-            all_expected = WithFollowing(ExpectedAndStates(expected, self._states), self._following)
-            reader = RangeReader(session, flow, all_expected, set_aside)
+            takers = WithFollowing(ExpectedAndStates(expected, self._states, made), self._following)
+            keeps = declared.is_transformed and flow is not None and self._again.cannot(declared) is None
+            reader = RangeReader(session, flow, takers, set_aside, keeps=keeps)
             for epoch in group:
                 result = results[epoch.epoch_id]
                 for planned in ranges[epoch.epoch_id]:
@@ -156,18 +172,52 @@ class _Audit:
                 broken = why_not or reader.broken.get(epoch.epoch_id)
                 if broken is not None:
                     self._broken[epoch.epoch_id] = broken
-                    self._states.leave_out(broken)
-            self._compare(results, compared, expected)
-        self._following.settle(group, results, self._broken, dict(self._erased.notes()))
+                    self._states.leave_out(epoch.epoch_id, broken)
+                if declared.is_transformed:
+                    self._make(results[epoch.epoch_id], declared, tables, epoch, reader.take_parsed(), takers)
+            self._compare(results, plain, expected)
+            self._compare_made(results, made)
+        self._following.settle(group, results, self._broken | self._not_made, dict(self._erased.notes()))
         for epoch_id, note in self._erased.notes():
             results[epoch_id].notes.append(note)
         self._count_rows(results, group, declared)
         for epoch in group:
-            self._finish(results[epoch.epoch_id], epoch)
+            self._finish(results[epoch.epoch_id], epoch, declared)
+
+    def _make(
+        self, result: EpochResult, declared: Pipeline, tables: Sequence[StagedTable], epoch: RecordedEpoch,
+        parsed: RowsAgain, takers: Expected,
+    ) -> None:  # fmt: skip
+        """Take the rows that an epoch's transform should have given, or note why they cannot be told."""
+        rows = self._why_not_again(result, epoch) or self._again.rows(declared, tables, epoch, parsed, takers.sinks)
+        if isinstance(rows, str):
+            self._not_made[epoch.epoch_id] = rows
+            self._again.lose(declared, epoch)
+            self._states.leave_out(epoch.epoch_id, rows)
+            return
+        for sink in takers.sinks & set(rows):
+            for batch in rows[sink]:
+                takers.add(sink, epoch.epoch_id, batch)
+
+    def _why_not_again(self, result: EpochResult, epoch: RecordedEpoch) -> str | None:
+        if epoch.epoch_id in self._broken:
+            return self._broken[epoch.epoch_id]
+        if self._erased.requeued(epoch.epoch_id):
+            return "records that it requeued were erased"
+        if any(part.not_judged or part.found is None for part in result.partitions):
+            return "not all of its records are held"
+        return "its records, or today's parse of them, are others than the epoch's" if result.differences else None
+
+    def _compare_made(self, results: Mapping[int, EpochResult], made: MadeRows) -> None:
+        for found in made.differences([epoch_id for epoch_id in results if epoch_id not in self._not_made]):
+            if not self._erased.accounts_for(found):
+                if found.epoch_id is not None:
+                    results[found.epoch_id].differences += 1
+                self._tell(found)
 
     def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
         with self._connection.cursor() as cursor:
-            return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0)) + staged_external(declared)
+            return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
 
     def _read(
         self, result: EpochResult, planned: RecordedRange, reader: RangeReader, log: HeldLog | None
@@ -177,7 +227,8 @@ class _Audit:
         if again.found is not None:
             self._summary.records += again.found.received
             if again.whole:
-                self._compare_counts(result, planned, again.found, parsed=again.parsed)
+                for kind, what in miscounted(planned, again.found, parsed=again.parsed):
+                    self._differs(result, "ledger", kind, what, planned)
         self._states.read(result.epoch_id, planned, whole=again.whole)
         if again.gone:
             self._thinned.add((result.epoch_id, planned.topic, planned.partition))
@@ -185,21 +236,6 @@ class _Audit:
             topic=planned.topic, partition=planned.partition, start=planned.range.start, until=planned.range.until,
             ledger=planned.counts, found=again.found, not_judged=again.not_judged,
         )  # fmt: skip
-
-    def _compare_counts(
-        self, result: EpochResult, planned: RecordedRange, seen: PartitionCounts, *, parsed: bool
-    ) -> None:
-        ledger = planned.counts
-        counted = {"records read": "received"}
-        if parsed:
-            counted |= {name: name for name in ("passed", "skipped", "quarantined")}
-        counts = [(what, getattr(ledger, name), getattr(seen, name)) for what, name in counted.items()]
-        wrong = [f"{what} {was} in the ledger, {now} now" for what, was, now in counts if was != now]
-        if wrong:
-            self._differs(result, "ledger", "count", f"{planned.range}: {'; '.join(wrong)}", planned)
-        if ledger.digest != seen.digest:
-            what = f"{planned.range}: source digest {ledger.digest} in the ledger, {seen.digest} now"
-            self._differs(result, "ledger", "digest", what, planned)
 
     def _differs(self, result: EpochResult, where: str, kind: str, what: str, at: RecordedRange | None = None) -> None:
         result.differences += 1
@@ -241,77 +277,35 @@ class _Audit:
             uncompared = [
                 epoch
                 for epoch in group
-                if sinks[epoch.epoch_id].judged and (sinks[epoch.epoch_id].said or epoch.epoch_id in self._broken)
+                if sinks[epoch.epoch_id].said or epoch.epoch_id in self._broken | self._not_made
             ]
             if not uncompared or sink.mode != "append" or "_epoch" not in sink.carried_lineage:
                 continue
             with self._connection.snapshot():
-                gone = find_target(self._connection, sink.table) is None
+                target = find_target(self._connection, sink.table)
                 sealed = {epoch.epoch_id: self._recorded.sealed_rows(epoch) for epoch in uncompared}
-            counts = {} if gone else count_by_epoch(self._connection, sink.table, list(sealed))
+            if target is None or "_epoch" not in target.columns:
+                continue
+            counts = count_by_epoch(self._connection, sink.table, list(sealed))
             for epoch_id, rows in sealed.items():
                 was = rows.get(sink.table, 0) - self._erased.rows(epoch_id, sink.table)
                 now = counts.get(epoch_id, 0)
                 if was != now:
                     self._differs(results[epoch_id], sink.table, "count", f"{was} rows were sealed, {now} are there")
 
-    def _compare_last_states(self, states: LastStates, epochs: Sequence[RecordedEpoch]) -> None:
-        """Compare upsert and add targets with what all epochs should have left in them."""
-        with self._connection.snapshot():
-            erased = self._recorded.erased(epochs)
-        for found in states.differences():
-            if not erased.explains(found.where, found.kind, (found.topic, found.partition, found.offset)):
-                self._tell(found)
-        self._summary.notes += tuple(f"{sink}: last states not compared: {why}" for sink, why in states.why_not.items())
-        self._summary.not_judged_targets = tuple(states.why_not)
-
-    def _find_lost(self, declared: Pipeline) -> None:
-        """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""
-        with self._connection.snapshot():
-            for sink in declared.targets:
-                why = missing_rows(self._connection, declared, sink)
-                if why is not None:
-                    self._tell(Difference(epoch_id=None, where=sink.table, kind="missing", said=why))
-
-    def _find_strays(self, declared: Pipeline) -> None:
-        with self._connection.snapshot():
-            sinks = [
-                sink.table
-                for sink in declared.targets
-                if sink.mode == "append" and "_offset" in sink.carried_lineage
-                and (target := find_target(self._connection, sink.table)) is not None
-                and set(sink.added_columns) <= set(target.columns)
-            ]  # fmt: skip
-        for sink in sinks:
-            without = 0
-            for row in strays(self._connection, sink, self._pipeline):
-                if row.epoch_id is None:
-                    without += 1
-                else:
-                    self._row_differs({}, sink, row._replace(epoch_id=None))
-            if without:
-                note = f"{sink}: {without} rows name no epoch: another program wrote them, or they were there before"
-                self._summary.notes += (note,)
-
-    def _compare_states(self, declared: Pipeline) -> None:
-        """Read each state table whole and compare it with what the last epoch left, whatever its triggers counted."""
-        with self._connection.snapshot():
-            standings = {state.table: self._recorded.state(state.table) for state in declared.states}
-        for table, standing in standings.items():
-            what = "the table is gone" if standing.now is None else standing.difference
-            if what is not None:
-                self._tell(Difference(epoch_id=standing.left_by, where=table, kind="changed", said=what))
-
-    def _finish(self, result: EpochResult, epoch: RecordedEpoch) -> None:
+    def _finish(self, result: EpochResult, epoch: RecordedEpoch, declared: Pipeline) -> None:
         if epoch.kind == "requeue":
             with self._connection.snapshot():
                 result.notes.append(f"{self._recorded.claims(epoch)} records by claims, no range")
         broken = self._broken.get(epoch.epoch_id)
-        if broken is not None:
+        why = broken or self._not_made.get(epoch.epoch_id)
+        if why is not None:
             result.sinks = [
-                replace(sink, said=f"values not compared: {broken}", judged=False) if sink.said is None else sink
+                replace(sink, said=f"values not compared: {why}", judged=False) if sink.said is None else sink
                 for sink in result.sinks
             ]
+        result.sinks = [without_inexact(declared, sink, epoch) for sink in result.sinks]
+        if broken is not None:
             result.notes.append(f"quarantine not compared: {broken}")
         self._summary.epochs += 1
         self._summary.not_judged += not result.judged

@@ -55,6 +55,13 @@ class SeveralReadings:
         yield from self._sessions[name].read(topic.removeprefix(ledger_prefix(name)), partition, wanted)
 
 
+Readers = RecordReader | SourceReader | SeveralReaders
+"""The source of an audit."""
+
+Readings = ReadSession | SourceReading | SeveralReadings
+"""An audit's source that is open."""
+
+
 class SeveralRows:
     """The parse of each source, in place of one `BatchRows`. A transform makes the rows of several sources."""
 
@@ -63,17 +70,19 @@ class SeveralRows:
     def __init__(self, flows: Mapping[str, BatchRows]) -> None:
         self._flows = flows
 
-    def parse_only(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch, CountsByPartition]:
-        """As `BatchRows.parse_only` of the source whose records these are; of several, the last one's rows."""
+    def parse_only(
+        self, batch: pa.RecordBatch
+    ) -> tuple[Mapping[str, pa.RecordBatch], pa.RecordBatch, CountsByPartition]:
+        """As `BatchRows.parse_only` of the sources whose records these are, with the rows of each by its name."""
         topics = [str(topic) for topic in batch.column("topic").to_pylist()]
-        made: list[tuple[pa.RecordBatch, pa.RecordBatch, CountsByPartition]] = []
+        made: dict[str, tuple[pa.RecordBatch, pa.RecordBatch, CountsByPartition]] = {}
         for name, flow in self._flows.items():
             own = [belongs_to(name, topic) for topic in topics]
             if any(own) or not topics:
-                made.append(flow.parse_only(batch.filter(pa.array(own, pa.bool_()))))
+                made[name] = flow.parse_only(batch.filter(pa.array(own, pa.bool_())))
         counts: dict[tuple[str, int], object] = {}
-        for _, _, of_source in made:
+        for _, _, of_source in made.values():
             counts.update(of_source)
-        quarantine = pa.Table.from_batches([one[1] for one in made]).combine_chunks()
-        kept = quarantine.to_batches() or [made[0][1]]
-        return made[-1][0], kept[0], counts  # type: ignore[return-value]  # of the same types
+        quarantine = pa.Table.from_batches([one[1] for one in made.values()]).combine_chunks()
+        kept = quarantine.to_batches() or [next(iter(made.values()))[1]]
+        return {name: one[0] for name, one in made.items()}, kept[0], counts  # type: ignore[return-value]  # of the same types

@@ -48,7 +48,6 @@ class ShownFiles:
         self._columns = list(files.written)
         self._lineage = [name for name in files.written if name in STAGED_LINEAGE]
         self._rows = DigestedRows(connection, self._columns, number)
-        self._given: set[int] = set()
         self._at_first = self._epochs_there()
         """Epochs by their manifest entries and folders, before the receipts of the ledger are read."""
 
@@ -59,7 +58,6 @@ class ShownFiles:
 
     def add(self, epoch_id: int, rows: pa.RecordBatch) -> None:
         """Add rows of an epoch."""
-        self._given.add(epoch_id)
         for values in rows_as_written(rows, self._files):
             self._rows.expect(**self._identified(epoch_id, values))
 
@@ -77,9 +75,8 @@ class ShownFiles:
         }  # fmt: skip
 
     def compare(
-        self, results: Mapping[int, EpochResult], receipts: Mapping[int, Row], why_not: Mapping[int, str], *,
-        transformed: bool,
-    ) -> SinkFindings:  # fmt: skip
+        self, results: Mapping[int, EpochResult], receipts: Mapping[int, Row], why_not: Mapping[int, str]
+    ) -> SinkFindings:
         """Compare epochs, whose rows were added except where ``why_not`` says why not, and forget the rows.
 
         ``receipts`` are those of the ledger for this sink, by epoch.
@@ -90,8 +87,6 @@ class ShownFiles:
         found = SinkFindings(self._name)
         for epoch_id, result in results.items():
             why, receipt = why_not.get(epoch_id), receipts.get(epoch_id)
-            if transformed and receipt is not None and receipt.rows and epoch_id not in self._given:
-                why = why or "values not compared: a transform made the rows"
             epoch = _EpochOfFiles(epoch_id, receipt, found)
             said, judged = self._look_at(epoch, values=why is None)
             if said is not None or why is not None:

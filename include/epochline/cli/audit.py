@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,7 @@ from epochline.errors import EpochNotFoundError
 from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
+    from epochline.arrow.stage.again import RunAgain
     from epochline.audit import Difference, EpochResult, Summary
 
 _EPOCHS = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
@@ -50,7 +53,8 @@ def audit(
     """Read committed ranges of PIPELINE again and compare counts, digests and rows. Changes nothing.
 
     Names the topic, partition and offset of every difference. Lists offsets that the source no longer holds, which it
-    cannot check. Compares the rows of tables, topics and files by value, where it can.
+    cannot check. Compares rows of tables, topics and files by value, where it can. Runs a transform or windows again in a
+    local Spark, twice per epoch.
 
     With --declaration, compares a table that another program wrote from a topic with the records between two times. The
     file says how a record becomes a row; PIPELINE chooses one of several. Rows are compared by the columns that hold a
@@ -80,15 +84,39 @@ def audit(
     # The bar goes to standard error, and only to a terminal. Results go to standard output.
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     errors = Console(stderr=True)
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
+    with ExitStack() as block:
+        again = _again(block, declared) if declared.is_transformed else None
+        bar = block.enter_context(Progress(*columns, console=errors, disable=not errors.is_terminal))
         reporter = _Lines(bar, as_json=as_json)
-        settings = connections.adapters().kafka_settings
-        summary = run(complete(dsn), source, pipeline, reporter, kafka_settings=settings, first=first, last=last)
+        summary = run(
+            complete(dsn), source, pipeline, reporter, kafka_settings=connections.adapters().kafka_settings,
+            first=first, last=last, run_again=again,
+        )  # fmt: skip
     reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)
     if summary.not_judged or summary.not_judged_targets:
         raise typer.Exit(NOT_JUDGED)
+
+
+def _again(block: ExitStack, declared: Pipeline) -> RunAgain:
+    """Runs transforms in a session of Spark, which starts with the first one and ends with the block."""
+
+    def start() -> Any:
+        from epochline.cli.execution import start_spark
+
+        return start_spark(block, declared, connections.spark_master(declared.spark_connection))
+
+    @cache
+    def transforms() -> RunAgain:
+        from epochline.local.jars import installed_pyspark
+
+        installed_pyspark()  # raises StackError, with the way to install it
+        from epochline.spark.again import TransformAgain
+
+        return TransformAgain(start, declared.spark_conf)
+
+    return lambda epoch: transforms()(epoch)
 
 
 def _bounds(epochs: str | None) -> tuple[int | None, int | None]:
@@ -139,6 +167,8 @@ class _Lines:
         line += counted(summary.differences, "difference") if summary.differences else "no difference"
         if summary.not_judged:
             line += f"; {counted(summary.not_judged, 'epoch')} could not be judged wholly"
+        if summary.not_judged_targets:
+            line += f"; not compared after the last epoch: {', '.join(summary.not_judged_targets)}"
         self._say("\n".join([*summary.notes, line]), {"summary": asdict(summary) | {"pipeline": pipeline}})
 
     def _say(self, text: str, value: dict[str, Any]) -> None:

@@ -98,9 +98,14 @@ def spark_schema(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def frame_of(spark: SparkSession, pipeline: PipelineSpec, parsed: Sequence[pa.RecordBatch]) -> DataFrame:
-    """The frame of parsed rows that a preview has in memory."""
+    """The frame of parsed rows that a preview or an audit has in memory."""
     schema = _frame_schema(pipeline)
-    return spark.createDataFrame(pa.Table.from_batches([_as_parsed(schema, batch) for batch in parsed], schema=schema))
+    return spark.createDataFrame(table_of([_as_parsed(schema, batch) for batch in parsed], schema))
+
+
+def table_of(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """A table of batches. Of none it has an empty one, because Spark cannot take the columns of a table without any."""
+    return pa.Table.from_batches(batches, schema) if batches else schema.empty_table()
 
 
 def counts_in(frame: DataFrame) -> Mapping[tuple[str, int], PartitionCounts]:

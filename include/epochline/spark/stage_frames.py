@@ -19,10 +19,10 @@ from epochline.arrow.stage.topic_rows import needed_columns
 from epochline.config.registry import Registries
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, STAGED_LINEAGE
-from epochline.declare.event_time import TimeStanding
 from epochline.declare.names import QUARANTINE, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.specs import OutboxSpec, SinkSpec, load_function
+from epochline.declare.state import StateTable
 from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import DeclarationError
 from epochline.postgres.ledger.attempt_plan import AttemptPlan
@@ -49,7 +49,7 @@ from epochline.spark.staging import StagingWriter, stage
 from epochline.spark.state import StateReader, WindowReader, read_state, read_windows
 from epochline.spark.windowing import placed_in_windows, query_results, query_rows, require_same_query, windowed
 
-_Keep = Callable[[DataFrame], DataFrame]
+Keep = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, ds
         pickle_by_value(reference)
     specs, spec = pipeline.specs, pipeline.spec
     functions = {name: ship_functions(declared, registries) for name, declared in specs.items()}
-    with _kept() as keep:
+    with kept() as keep:
         parsed = {
             name: keep(
                 ParseTask(pipeline=declared, ticket=ticket, functions=functions[name], dsn=dsn).frame(records[name])
@@ -84,27 +84,30 @@ def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, ds
         counted = reduce(DataFrame.union, map(refused_and_counted, parsed.values()))
         quarantine = StagingWriter(ticket=ticket, dsn=dsn, tables=(ticket.table(QUARANTINE),), rows=QuarantineRows)
         writes = [(counted, quarantine)]
-        windows = pipeline.windowing
+        rows = {name: parsed_rows(frame, specs[name]) for name, frame in parsed.items()}
+        windows, made = pipeline.windowing, Made()
         if windows is not None and plan.times is not None:
-            frames, made = _by_windows(parsed[""], plan, windows, plan.times, dsn, keep)
+            newest = {place: counts.newest for place, counts in counts_in(parsed[""]).items()}
+            before, after = plan.times.watermark, plan.times.after(windows.time, newest)
+            reader = WindowReader.of(ticket, windows.open_windows(pipeline.sinks), dsn, lateness=windows.lateness)
+            frames, too_late = by_windows(pipeline, windows, rows[""], reader, before, after, keep)
+            made = Made(watermark=after, too_late=too_late.count())
         else:
-            frames, made = _by_transform(parsed, plan, dsn, keep), Made()
+            frames = by_transform(pipeline, rows, lambda state: StateReader.of(ticket, state, dsn), keep)
         ships = next(iter(functions.values()))
         for sink in spec.sinks:
-            rows = staged_frame(sink, ticket.table(sink.table), frames[sink.table])
-            writes.append((rows, sink_writer(spec, sink, ticket, dsn, ships)))
+            staged = staged_frame(sink, ticket.table(sink.table), frames[sink.table])
+            writes.append((staged, sink_writer(spec, sink, ticket, dsn, ships)))
         stage(writes)
     return made
 
 
-def _by_transform(parsed: Mapping[str, DataFrame], plan: AttemptPlan, dsn: str, keep: _Keep) -> Mapping[str, DataFrame]:
-    pipeline = plan.pipeline
-    rows = {name: parsed_rows(frame, pipeline.specs[name]) for name, frame in parsed.items()}
+def by_transform(
+    pipeline: Pipeline, rows: Mapping[str, DataFrame], reader: Callable[[StateTable], StateReader], keep: Keep
+) -> Mapping[str, DataFrame]:
+    """The rows of each destination by the pipeline's transform, from the parsed rows of each input."""
     source_rows = rows if len(rows) > 1 else rows[""]
-    states = {
-        state.table: keep(read_state(source_rows, StateReader.of(plan.ticket, state, dsn), state.keys))
-        for state in pipeline.state
-    }
+    states = {state.table: keep(read_state(source_rows, reader(state), state.keys)) for state in pipeline.state}
     frames = frames_of_transform(pipeline, source_rows, states)
     _compute_once(frames, [*rows.values(), *states.values()], keep)
     return frames
@@ -140,33 +143,33 @@ def frames_of_transform(
     return {**unchanged, **{names.get(table, table): frames[table] for table in (*tables, *states) if table in frames}}
 
 
-def _by_windows(
-    frame: DataFrame, plan: AttemptPlan, windows: Windowed, times: TimeStanding, dsn: str, keep: _Keep
-) -> tuple[Mapping[str, DataFrame], Made]:
-    rows = parsed_rows(frame, plan.pipeline.spec)
+def by_windows(
+    pipeline: Pipeline, windows: Windowed, rows: DataFrame, reader: WindowReader, before: datetime | None,
+    after: datetime | None, keep: Keep,
+) -> tuple[Mapping[str, DataFrame], DataFrame]:  # fmt: skip
+    """The rows of each destination by windows, and the records that are too late.
+
+    ``before`` and ``after`` are the watermarks of the previous epoch and of this one.
+    """
     if isinstance(windows, QueryWindows):
         require_same_query(rows, windows)
         rows = query_rows(rows, windows)
-    before = times.watermark
-    after = times.after(windows.time, {place: counts.newest for place, counts in counts_in(frame).items()})
-    state = windows.open_windows(plan.pipeline.sinks)
-    reader = WindowReader.of(plan.ticket, state, dsn, lateness=windows.lateness)
     open_windows = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
     out = windowed(rows, open_windows, windows, before=_moment(before), after=_moment(after))
     results = out.results
     if isinstance(windows, QueryWindows):
         results = query_results(results, windows, before=_moment(before))
     too_late = keep(out.too_late)
-    rows_of = _declared_rows(plan.pipeline)
-    frames = {rows_of[windows.into]: results, state.table: out.state}
+    rows_of = _declared_rows(pipeline)
+    frames = {rows_of[windows.into]: results, windows.open_windows(pipeline.sinks).table: out.state}
     # A sum of floats depends on the order of its terms.
     _compute_once(frames, [rows, open_windows], keep)
     if windows.too_late is not None:
         frames[rows_of[windows.too_late]] = too_late
-    return frames, Made(watermark=after, too_late=too_late.count())
+    return frames, too_late
 
 
-def _compute_once(frames: Mapping[str, DataFrame], inputs: Sequence[DataFrame], keep: _Keep) -> None:
+def _compute_once(frames: Mapping[str, DataFrame], inputs: Sequence[DataFrame], keep: Keep) -> None:
     """Let the one job that writes several frames compute once what they have in common.
 
     Two executors of that job could compute the same block at the same time, each in its own way. So the blocks are
@@ -189,7 +192,7 @@ def _moment(watermark: datetime | None) -> Column:
 
 
 @contextmanager
-def _kept() -> Iterator[_Keep]:
+def kept() -> Iterator[Keep]:
     """Persist frames that are read more than once until the end of the block."""
     frames: list[DataFrame] = []
 

@@ -1,6 +1,7 @@
 """Reads the state and the open windows of the keys in an epoch's records. The cost depends on these keys alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
@@ -21,13 +22,15 @@ from epochline.failpoints import failpoint
 from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.functions import of_this_version
-from epochline.spark.part_rows import quoted, spark_schema
+from epochline.spark.part_rows import quoted, spark_schema, table_of
 
 if TYPE_CHECKING:
     from epochline.declare.state import StateTable
 
 _AT_ONCE = 1000
 _ANY = sql.SQL("true")
+
+Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class StateReader:
     key: tuple[str, ...]
     columns: Mapping[str, str]
     dsn: str = field(repr=False)
+    here: Callable[[], AbstractContextManager[Any]] | None = field(default=None, repr=False)
+    """Gives the session by which the driver itself reads; None: executors read, each by a session of its own."""
 
     @classmethod
     def of(cls, ticket: StagingTicket, state: "StateTable", dsn: str, **more: Any) -> Self:
@@ -50,7 +55,18 @@ class StateReader:
         """Schema of the declared columns, which the transform receives."""
         return spark_schema(self.columns)
 
-    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def over(self, frame: DataFrame, read: Callable[[Batches], Batches]) -> DataFrame:
+        """The rows of the table that a method of this reader gives for the batches of a frame."""
+        schema = from_arrow_schema(self.schema)
+        if self.here is None:
+            return frame.mapInArrow(of_this_version(read), schema)
+        found = table_of(list(read(iter(frame.toArrow().to_batches()))), self.schema)
+        return frame.sparkSession.createDataFrame(found, schema)
+
+    def _session(self) -> AbstractContextManager[Any]:
+        return transaction(self.dsn, self.ticket.application_name) if self.here is None else self.here()
+
+    def read(self, batches: Batches) -> Batches:
         """Yield the existing rows for each batch of keys.
 
         Raises:
@@ -75,7 +91,7 @@ class StateReader:
         tail = sql.SQL(") AS k ({}) ON {}").format(
             sql.SQL(", ").join(map(sql.Identifier, kinds)), sql.SQL(" AND ").join([*conditions, also])
         )
-        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor() as cursor:
+        with self._session() as session, session.cursor() as cursor:
             # A quoted name may contain a %.
             statement = "%s".join(part.as_string(cursor).replace("%", "%%") for part in (head, tail))
             rows = execute_values(
@@ -131,7 +147,7 @@ def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader
         for frame in frames
     ]
     keys_once = reduce(DataFrame.union, key_frames).na.drop().distinct()
-    return keys_once.mapInArrow(of_this_version(reader.read), from_arrow_schema(reader.schema))
+    return reader.over(keys_once, reader.read)
 
 
 def _selected(kind: ColumnType, carried: pa.DataType) -> str:
@@ -164,14 +180,14 @@ class WindowReader(StateReader):
 
     lateness: timedelta
 
-    def touched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def touched(self, batches: Batches) -> Batches:
         """Yield the windows of each key that overlap its time span, from batches of key, ``_from`` and ``_to``."""
         for batch in batches:
             if batch.num_rows:
                 failpoint("windows.touched")
                 yield self.look_up(batch, self.key[:-1], _OVERLAPS, _from="timestamptz", _to="timestamptz")
 
-    def closing(self, before: datetime | None, after: datetime) -> Iterator[pa.RecordBatch]:
+    def closing(self, before: datetime | None, after: datetime) -> Batches:
         """Yield the windows that end between two watermarks, and the windows whose lateness ends by the second."""
         statement = sql.SQL(
             "SELECT {} WHERE t.{end} <= {after}"
@@ -181,7 +197,7 @@ class WindowReader(StateReader):
             lateness=sql.Literal(self.lateness),
         )  # fmt: skip
         # A server-side cursor, because after a long pause all open windows may end at once.
-        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor("closing") as cursor:
+        with self._session() as session, session.cursor("closing") as cursor:
             failpoint("windows.closing")
             cursor.execute(statement)
             while rows := cursor.fetchmany(_AT_ONCE):
@@ -202,15 +218,15 @@ def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | Non
     )
     types = {field.name: field.dataType for field in schema}
     spans = spans.select(*(F.col(quoted(name)).cast(types[name]).alias(name) for name in names), _FROM, _TO)
-    joined = spans.mapInArrow(of_this_version(reader.touched), schema)
+    joined = reader.over(spans, reader.touched)
     if after is None:
         return joined
     until = after
 
-    def closing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def closing(batches: Batches) -> Batches:
         for _ in batches:
             pass
         return reader.closing(before, until)
 
     one_row = placed.sparkSession.range(1).coalesce(1)
-    return joined.unionByName(one_row.mapInArrow(of_this_version(closing), schema)).dropDuplicates([*reader.key])
+    return joined.unionByName(reader.over(one_row, closing)).dropDuplicates([*reader.key])

@@ -2,7 +2,7 @@
 
 -- name: audited_epochs
 -- The committed epochs in a range of ids, with what the plan stored.
-SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS superseded, e.declaration_hash,
+SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS superseded, e.declaration_hash, e.watermark,
        (SELECT coalesce(sum(r.until_offset - r.start_offset), 0)::bigint FROM epochline.planned_range r
         WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
        (SELECT coalesce(jsonb_object_agg(t.sink, t.columns), '{}') FROM epochline.planned_target t
@@ -59,6 +59,22 @@ WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s)
 -- Of every epoch of a sink: the sealed rows, and whether the ledger says that the sink shows them.
 SELECT epoch_id, rows, shown_at IS NOT NULL AS shown FROM epochline.receipt
 WHERE pipeline = %(pipeline)s AND sink = %(sink)s ORDER BY epoch_id
+
+-- name: changes_of_state
+-- The newest action of an operator that gave state tables another content than the records before give.
+SELECT action, epoch_id FROM (
+    SELECT action, epoch_id, acted_at FROM epochline.action
+    WHERE pipeline = %(pipeline)s AND action IN ('accept-state', 'forget')
+    UNION ALL
+    SELECT kind, epoch_id, committed_at FROM epochline.epoch
+    WHERE pipeline = %(pipeline)s AND kind IN ('restore', 'replay') AND state = 'COMMITTED'
+) c ORDER BY acted_at DESC LIMIT 1
+
+-- name: erased_without_place
+-- The newest erasure of a target's rows that name no record, since an epoch.
+SELECT said FROM epochline.erased_row
+WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND "offset" IS NULL AND at_epoch >= %(since)s
+ORDER BY at_epoch DESC LIMIT 1
 
 -- name: declared_losses
 -- The ranges that an operator declared lost.
