@@ -22,7 +22,6 @@ from epochline.declare.state import StateTable
 from epochline.errors import ConfigurationError, DeclarationError, StackError
 from epochline.postgres.queries.statements import change, compose, defined_columns, names, same
 from epochline.protocol.staging import StagedTable
-from epochline.protocol.staging_tables import staged_external
 
 _CHANGED = "audited_change"
 
@@ -83,7 +82,7 @@ class TransformsAgain:
                 before = self._recorded.watermark_before(epoch)
             made = self._run(
                 EpochAgain(
-                    epoch_id=epoch.epoch_id, pipeline=declared, tables=(*tables, *staged_external(declared)),
+                    epoch_id=epoch.epoch_id, pipeline=declared, tables=tables,
                     wanted=wanted | states.keys(), parsed=parsed, before=before, after=epoch.watermark,
                     states={name: f"pg_temp.{table}" for name, (table, _) in self._states.items()},
                     session=self._session,

@@ -239,8 +239,9 @@ def comparable(connection: AuditSession, declared: Pipeline, sink: PostgresTable
 
 def without_inexact(declared: Pipeline, sink: SinkResult, epoch: RecordedEpoch) -> SinkResult:
     """Say which columns of an append target of a transform are not compared although the others are."""
-    target = next(target for target in declared.targets if target.table == sink.sink)
-    columns = sorted(inexact(declared, target, epoch.targets.get(sink.sink, {})))
+    columns: list[str] = []
+    for target in (target for target in declared.targets if target.table == sink.sink):
+        columns = sorted(inexact(declared, target, epoch.targets.get(sink.sink, {})))
     if sink.said is not None or not columns:
         return sink
     why = f"values not compared: {', '.join(columns)}: floating-point numbers of a transform"

@@ -29,7 +29,7 @@ from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.planning import HeldLog
 from epochline.protocol.staging import StagedTable
-from epochline.protocol.staging_tables import staged_tables
+from epochline.protocol.staging_tables import staged_external, staged_tables
 
 _NEWEST = 2**62
 
@@ -217,7 +217,7 @@ class _Audit:
 
     def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
         with self._connection.cursor() as cursor:
-            return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
+            return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0)) + staged_external(declared)
 
     def _read(
         self, result: EpochResult, planned: RecordedRange, reader: RangeReader, log: HeldLog | None

@@ -53,8 +53,8 @@ def audit(
     """Read committed ranges of PIPELINE again and compare counts, digests and rows. Changes nothing.
 
     Names the topic, partition and offset of every difference. Lists offsets that the source no longer holds, which it
-    cannot check. Compares rows of tables, topics and files by value, where it can. Runs a transform or windows again in a
-    local Spark, twice per epoch.
+    cannot check. Compares rows of tables, topics and files by value, where it can. Runs a transform or windows again
+    in a local Spark, twice per epoch.
 
     With --declaration, compares a table that another program wrote from a topic with the records between two times. The
     file says how a record becomes a row; PIPELINE chooses one of several. Rows are compared by the columns that hold a
