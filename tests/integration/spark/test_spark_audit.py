@@ -208,7 +208,7 @@ def test_topics_and_files_of_a_transform_are_those_of_another_run(
     code, differences, _, summary = audit()
 
     assert (code, differences) == (1, [(f"files:{path}", "changed", 1, 0, "v")])
-    assert any(note.startswith(f"kafka:{out}: ") and "other programs" in note for note in summary["notes"])
+    assert any(note.startswith(f"kafka:{out}: ") and "another program" in note for note in summary["notes"])
 
 
 @pytest.mark.slow
