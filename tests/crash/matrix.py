@@ -55,8 +55,8 @@ FAULTS = {
     "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
     "F57": "a standby of PostgreSQL takes the place of the primary, with the last commits or without; the old one comes"
     " back",
-    "F58": "of a Kafka of three nodes: kill -9 of the leader of a partition, of a coordinator, of the controller; a node"
-    " that stands still or is cut off; an unclean election that loses a tail; a rolling restart",
+    "F58": "of three Kafka nodes: kill -9 of a leader, coordinator or controller; one stands still; an unclean election"
+    " loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
