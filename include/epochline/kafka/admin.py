@@ -50,6 +50,13 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
         found: dict[str, int] = await super()._find_coordinator_ids(*args, **options)
         return found
 
+    def _list_group_offsets_requests(self, *args: Any, **options: Any) -> Iterator[tuple[str | None, Any]]:
+        # A coordinator that has just taken over knows writes that its followers have yet to confirm. Unless it is asked
+        # for stable offsets, it answers as if it had none of them, which would look like a Kafka that went back.
+        for group, request in super()._list_group_offsets_requests(*args, **options):
+            request.require_stable = True
+            yield group, request
+
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Per partition the end offset of a leader epoch (KIP-320), None if the log has no epoch that late."""
         ends: dict[TopicPartition, int | None] = self._manager.run(self._async_leader_epoch_ends, epochs)
