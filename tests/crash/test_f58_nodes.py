@@ -110,7 +110,7 @@ def test_a_node_killed_before_the_commit_does_not_stop_it_and_the_mirror_follows
 def test_a_node_killed_while_an_epoch_is_published_shows_it_once(
     nodes: Nodes, new_stream: NewStream, place: str, victim: str, version: int
 ) -> None:
-    """P9, P11, I7, I9: with transactions of either version (KIP-890)."""
+    """P9, P11, I7, I9: with transactions of either version."""
     nodes.transactions(version)
     stream = new_stream(bootstrap=nodes.bootstrap_servers)
     stream.publish()
