@@ -4,6 +4,7 @@
 `preview_ranges` reads ranges that are not committed yet, and tells what they would give.
 """
 
+from epochline.arrow.stage.again import RunAgain
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, SinkResult, Summary
 from epochline.audit.foreign import ForeignResult, ForeignSummary, audit_foreign
 from epochline.audit.preview import ParsedRecords, parse_again, preview_ranges
@@ -18,6 +19,7 @@ __all__ = [
     "ParsedRecords",
     "PartitionResult",
     "Reporter",
+    "RunAgain",
     "SeveralReaders",
     "SinkResult",
     "Summary",

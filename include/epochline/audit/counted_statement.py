@@ -26,24 +26,24 @@ _ONE = """
 """
 _COMPARE = """
 WITH e AS (
-    SELECT _id, CASE WHEN NOT _gone THEN _values END AS _values, count(*) AS n, min(_place) AS _place, _gone
-    FROM ({expected}) AS r GROUP BY 1, 2, _gone
+    SELECT identity, CASE WHEN NOT deleted THEN content END AS content, count(*) AS n, min(spot) AS spot, deleted
+    FROM ({expected}) AS r GROUP BY 1, 2, deleted
 ), t AS (
-    SELECT _id, _values, count(*) AS n, min(_place) AS _place FROM ({found}) AS r GROUP BY 1, 2
+    SELECT identity, content, count(*) AS n, min(spot) AS spot FROM ({found}) AS r GROUP BY 1, 2
 ), j AS (
-    SELECT coalesce(e._id, t._id) AS _id, e._values AS e_values, t._values AS t_values, e._place AS e_place,
-        t._place AS t_place, coalesce(e.n, 0) AS e_n, coalesce(t.n, 0) AS t_n, coalesce(e._gone, false) AS gone
-    FROM e FULL JOIN t ON e._id = t._id AND e._values = t._values
+    SELECT coalesce(e.identity, t.identity) AS identity, e.content AS e_values, t.content AS t_values, e.spot AS e_place,
+        t.spot AS t_place, coalesce(e.n, 0) AS e_n, coalesce(t.n, 0) AS t_n, coalesce(e.deleted, false) AS gone
+    FROM e FULL JOIN t ON e.identity = t.identity AND e.content = t.content
 ), d AS (
-    SELECT _id, sum(CASE WHEN gone THEN 0 ELSE greatest(e_n - t_n, 0) END) AS lack,
+    SELECT identity, sum(CASE WHEN gone THEN 0 ELSE greatest(e_n - t_n, 0) END) AS lack,
         sum(CASE WHEN gone THEN 0 ELSE greatest(t_n - e_n, 0) END) AS surplus, sum(t_n) AS have,
         coalesce(sum(t_n) FILTER (WHERE e_n > 0), 0) AS fit, bool_or(e_n > 0 AND NOT gone) AS known,
         bool_or(gone) AS deleted, min(e_values) FILTER (WHERE e_n > t_n) AS e_values,
         min(t_values) FILTER (WHERE t_n > e_n) AS t_values,
         coalesce(min(e_place) FILTER (WHERE e_n > t_n), min(e_place), min(t_place)) AS place
-    FROM j GROUP BY _id
-), k AS (SELECT _id, place, e_values, t_values, {kinds} FROM d)
-INSERT INTO {differences} SELECT _id, place, missing, doubled, extra, changed, ARRAY(
+    FROM j GROUP BY identity
+), k AS (SELECT identity, place, e_values, t_values, {kinds} FROM d)
+INSERT INTO {differences} SELECT identity, place, missing, doubled, extra, changed, ARRAY(
     SELECT name FROM unnest({columns}, e_values, t_values) AS u (name, e, t) WHERE e IS DISTINCT FROM t
 ), false FROM k WHERE missing > 0 OR doubled > 0 OR extra > 0 OR changed > 0
 """
@@ -131,19 +131,19 @@ class Comparison:
     def _expected(self) -> sql.Composable:
         if self._sink.mode == "add":
             return compose(
-                "SELECT {id} AS _id, {sums} AS _values, NULL::text[] AS _place, false AS _gone FROM {table} e"
+                "SELECT {id} AS identity, {sums} AS content, NULL::text[] AS spot, false AS deleted FROM {table} e"
                 " GROUP BY 1",
                 id=self.id_of("e"), sums=_texts(self._sum(name) for name in self._own), table=self.rows,
             )  # fmt: skip
         upsert = self._sink.mode == "upsert"
         rows = compose(
-            "SELECT {id} AS _id, {values} AS _values, {place} AS _place, {gone} AS _gone, {best} AS _best"
+            "SELECT {id} AS identity, {values} AS content, {place} AS spot, {gone} AS deleted, {best} AS rank"
             " FROM {table} e",
             id=self.id_of("e"), values=_texts(self._value(name, "e") for name in self._own),
             place=_place("e") if self._located else _NOWHERE,
             gone=sql.Identifier("e", DELETED) if upsert else sql.SQL("false"), best=self._best(), table=self.rows,
         )  # fmt: skip
-        return compose("SELECT * FROM ({rows}) AS r WHERE _best = 1", rows=rows)
+        return compose("SELECT * FROM ({rows}) AS r WHERE rank = 1", rows=rows)
 
     def _sum(self, name: str) -> sql.Composable:
         shape = self._target[name]
@@ -189,7 +189,7 @@ class Comparison:
             )  # fmt: skip
             place = _PLACE.format(**columns)
         return compose(
-            "SELECT {id} AS _id, {values} AS _values, {place} AS _place FROM {table} t WHERE {within}",
+            "SELECT {id} AS identity, {values} AS content, {place} AS spot FROM {table} t WHERE {within}",
             id=self.id_of("t"), values=_texts(self._value(name, "t") for name in self._own), place=place,
             table=self.table, within=within,
         )  # fmt: skip

@@ -26,8 +26,7 @@ from epochline.errors import EpochNotFoundError
 from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
-    from epochline.arrow.stage.again import RunAgain
-    from epochline.audit import Difference, EpochResult, Summary
+    from epochline.audit import Difference, EpochResult, RunAgain, Summary
 
 _EPOCHS = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
 

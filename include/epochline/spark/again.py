@@ -27,7 +27,7 @@ Reader = TypeVar("Reader", bound=StateReader)
 _OTHER_PARTS = 3
 """Spark partitions of the second run, so that its records meet in another order."""
 
-_OF = "_of"
+_OF = "destination"
 
 
 class TransformAgain:
