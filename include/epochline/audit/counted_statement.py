@@ -31,8 +31,9 @@ WITH e AS (
 ), t AS (
     SELECT identity, content, count(*) AS n, min(spot) AS spot FROM ({found}) AS r GROUP BY 1, 2
 ), j AS (
-    SELECT coalesce(e.identity, t.identity) AS identity, e.content AS e_values, t.content AS t_values, e.spot AS e_place,
-        t.spot AS t_place, coalesce(e.n, 0) AS e_n, coalesce(t.n, 0) AS t_n, coalesce(e.deleted, false) AS gone
+    SELECT coalesce(e.identity, t.identity) AS identity, e.content AS e_values, t.content AS t_values,
+        e.spot AS e_place, t.spot AS t_place, coalesce(e.n, 0) AS e_n, coalesce(t.n, 0) AS t_n,
+        coalesce(e.deleted, false) AS gone
     FROM e FULL JOIN t ON e.identity = t.identity AND e.content = t.content
 ), d AS (
     SELECT identity, sum(CASE WHEN gone THEN 0 ELSE greatest(e_n - t_n, 0) END) AS lack,
