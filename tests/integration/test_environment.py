@@ -52,7 +52,7 @@ def test_variables_of_spark_connect_are_ignored(
 
 def test_a_full_disk_is_no_defect_of_epochline(tmp_path: Path) -> None:
     full = "open('/dev/full', 'w', buffering=1).write('x\\n')"
-    script = f"from epochline import cli; cli.app = lambda: {full}; cli.main()"
+    script = f"from epochline import cli; cli.app = lambda **_: {full}; cli.main()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
 
     assert done.returncode == 1

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from epochline.arrow.stage.again import EpochAgain, RowsAgain
 from epochline.declare.state import StateTable
+from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import ConfigurationError, DeclarationError
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.failure import class_and_message, epochline_error_from
@@ -21,6 +22,7 @@ from epochline.spark.part_rows import DIGEST, SinkRows, frame_of, parsed_rows, q
 from epochline.spark.session import prepare
 from epochline.spark.stage_frames import Keep, by_transform, by_windows, kept, staged_frame
 from epochline.spark.state import StateReader, WindowReader
+from epochline.spark.windowing import require_same_query
 
 Reader = TypeVar("Reader", bound=StateReader)
 
@@ -120,6 +122,8 @@ def _frames(
     if windows is None:
         frames = by_transform(declared, rows, lambda state: _reader(epoch, StateReader, state), keep)
     else:
+        if isinstance(windows, QueryWindows):
+            require_same_query(rows[""], windows)
         reader = _reader(epoch, WindowReader, windows.open_windows(declared.sinks), lateness=windows.lateness)
         frames, _ = by_windows(declared, windows, rows[""], reader, epoch.before, epoch.after, keep)
     staged = {table.sink: table for table in epoch.tables}

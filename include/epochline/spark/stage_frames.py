@@ -87,6 +87,8 @@ def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, ds
         rows = {name: parsed_rows(frame, specs[name]) for name, frame in parsed.items()}
         windows, made = pipeline.windowing, Made()
         if windows is not None and plan.times is not None:
+            if isinstance(windows, QueryWindows):
+                require_same_query(rows[""], windows)  # before counting stages anything
             newest = {place: counts.newest for place, counts in counts_in(parsed[""]).items()}
             before, after = plan.times.watermark, plan.times.after(windows.time, newest)
             reader = WindowReader.of(ticket, windows.open_windows(pipeline.sinks), dsn, lateness=windows.lateness)
@@ -152,7 +154,6 @@ def by_windows(
     ``before`` and ``after`` are the watermarks of the previous epoch and of this one.
     """
     if isinstance(windows, QueryWindows):
-        require_same_query(rows, windows)
         rows = query_rows(rows, windows)
     open_windows = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
     out = windowed(rows, open_windows, windows, before=_moment(before), after=_moment(after))
