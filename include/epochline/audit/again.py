@@ -4,23 +4,19 @@ The state is in temporary tables of the audit's session, in the types of the sta
 first epoch. From the first epoch that cannot be run again, it is not known.
 """
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 
 import psycopg2
 import pyarrow as pa
-from psycopg2 import sql
 
 from epochline.arrow.stage.again import EpochAgain, RowsAgain, RunAgain
-from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.audit.recorded import Recorded, RecordedEpoch, inexact
 from epochline.audit.session import AuditSession
 from epochline.declare.columns import DELETED
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateTable
 from epochline.errors import ConfigurationError, DeclarationError, StackError
-from epochline.postgres.queries.statements import change, compose, defined_columns, names, same
+from epochline.postgres.queries.statements import change, defined_columns, names, same
 from epochline.protocol.staging import StagedTable
 
 _CHANGED = "audited_change"
@@ -85,7 +81,7 @@ class TransformsAgain:
                     epoch_id=epoch.epoch_id, pipeline=declared, tables=tables,
                     wanted=wanted | states.keys(), parsed=parsed, before=before, after=epoch.watermark,
                     states={name: f"pg_temp.{table}" for name, (table, _) in self._states.items()},
-                    session=self._session,
+                    session=self._connection.snapshot,
                     inexact={
                         sink.table: inexact(declared, sink, epoch.targets.get(sink.table, {}))
                         for sink in declared.tables
@@ -106,11 +102,6 @@ class TransformsAgain:
             return f"today's transform fails: {type(error).__name__}"
         return made
 
-    @contextmanager
-    def _session(self) -> Iterator[AuditSession]:
-        with self._connection.snapshot():
-            yield self._connection
-
     def _begin(self, state: StateTable) -> None:
         columns = dict(state.columns or {})
         if state.table in self._states:
@@ -130,16 +121,10 @@ class TransformsAgain:
             return
         name, columns = self._states[state.table]
         written = {**columns, DELETED: "boolean"}
-        encoder = CopyEncoder(written)
-        data = b"".join((encoder.begin(), encoder.encode(rows.select(list(written))), encoder.end()))
         parts = {"new": _CHANGED, "columns": names(columns), "state": name, "epoch": epoch_id, "deleted": DELETED}
-        with self._connection.snapshot(), closing(self._connection.cursor()) as cursor:
+        with self._connection.snapshot() as session:
             change(self._connection, "CREATE TEMP TABLE {new} ({w})", new=_CHANGED, w=defined_columns(written))
-            copy = compose(
-                "COPY {new} ({w}) FROM STDIN WITH ({options})",
-                new=_CHANGED, w=names(written), options=sql.SQL(encoder.copy_options),
-            )  # fmt: skip
-            cursor.copy_expert(copy, io.BytesIO(data), size=1 << 16)
+            session.copy_rows(_CHANGED, written, rows)
             alike = same(state.key, "s", "n")
             change(self._connection, "DELETE FROM {state} s USING {new} n WHERE {alike}", **parts, alike=alike)
             change(

@@ -5,22 +5,19 @@ identity the rows of both sides are counted by their values, NULL as a value lik
 twice are found too, and a key of NULLs is compared. Numbers are equal whatever their scale, and JSON by its content.
 """
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 
-from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.audit.counted_statement import Comparison
 from epochline.audit.findings import Difference
 from epochline.audit.session import AuditSession
 from epochline.declare.table import PostgresTable
 from epochline.errors import ConfigurationError
-from epochline.postgres.queries.statements import change, compose, defined_columns, joined, names, query
+from epochline.postgres.queries.statements import change, compose, defined_columns, joined, query
 from epochline.postgres.targets.columns import TargetColumn
 from epochline.postgres.targets.conversion import count_money_as_the_database
 
@@ -104,19 +101,7 @@ class CountedRows:
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows that the table should have."""
         with self._connection.snapshot():
-            self._copy(self._how.rows, rows)
-
-    def _copy(self, table: sql.Composable, rows: pa.RecordBatch) -> None:
-        if not rows.num_rows:
-            return
-        encoder = CopyEncoder(self._columns)
-        data = b"".join((encoder.begin(), encoder.encode(rows.select(list(self._columns))), encoder.end()))
-        statement = compose(
-            "COPY {table} ({columns}) FROM STDIN WITH ({options})",
-            table=table, columns=names(self._columns), options=sql.SQL(encoder.copy_options),
-        )  # fmt: skip
-        with closing(self._connection.cursor()) as cursor:
-            cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
+            self._connection.copy_rows(self._how.rows, self._columns, rows)
 
     def compare(self) -> None:
         """Compare, and keep the differences in the session.
@@ -163,7 +148,7 @@ class CountedRows:
     def elsewhere(self, rows: pa.RecordBatch) -> None:
         """Note that records outside the ranges have the keys of these rows."""
         with self._connection.snapshot():
-            self._copy(self._how.elsewhere, rows)
+            self._connection.copy_rows(self._how.elsewhere, self._columns, rows)
             change(
                 self._connection,
                 "UPDATE {found} SET elsewhere = true WHERE NOT elsewhere AND id IN (SELECT {id} FROM {table} e)",

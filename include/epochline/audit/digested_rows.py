@@ -5,9 +5,7 @@ paired copy by copy. Of what is left, two rows of one identity, one of either si
 """
 
 import hashlib
-import io
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +13,8 @@ import pyarrow as pa
 from psycopg2 import sql
 
 from epochline.arrow.cast.types import record_schema
-from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.audit.session import AuditSession
-from epochline.postgres.queries.statements import change, compose, defined_columns, names, query
+from epochline.postgres.queries.statements import change, compose, defined_columns, query
 
 _COLUMNS = {
     "epoch": "bigint", "id": "bytea", "content": "bytea", "topic": "text", "partition": "integer", "offset": "bigint",
@@ -111,15 +108,8 @@ class DigestedRows:
         if not rows:
             return
         arrays = [pa.array(columns.get(field.name, [None] * rows), field.type) for field in schema]
-        encoder = CopyEncoder(_COLUMNS)
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        data = b"".join((encoder.begin(), encoder.encode(batch), encoder.end()))
-        statement = compose(
-            "COPY {table} ({columns}) FROM STDIN WITH ({options})",
-            table=self._tables[part], columns=names(_COLUMNS), options=sql.SQL(encoder.copy_options),
-        )  # fmt: skip
-        with self._connection.snapshot(), closing(self._connection.cursor()) as cursor:
-            cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
+        with self._connection.snapshot() as session:
+            session.copy_rows(self._tables[part], _COLUMNS, pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def leave_out(self, epochs: Sequence[int]) -> None:
         """Forget the rows of some epochs."""
@@ -127,11 +117,6 @@ class DigestedRows:
             for part in ("expected", "found"):
                 statement = "DELETE FROM {table} WHERE epoch = ANY ({epochs})"
                 change(self._connection, statement, table=self._tables[part], epochs=list(epochs))
-
-    def expected(self) -> dict[int, int]:
-        """The number of expected rows by epoch."""
-        with self._connection.snapshot():
-            return dict(query(self._connection, "SELECT epoch, count(*) FROM {expected} GROUP BY 1", **self._tables))
 
     def held_after(self, topic: str, partition: int) -> int | None:
         """The newest epoch that the first record of a partition may be of; None if no record there is of an epoch."""
@@ -173,15 +158,6 @@ class DigestedRows:
                 change(self._connection, _OTHERS, **self._tables)
             counted = query(self._connection, "SELECT kind, count(*) FROM {differences} GROUP BY 1", **self._tables)
         return {kind: int(number) for kind, number in counted}
-
-    def by_epoch(self, kinds: Sequence[str]) -> dict[int, int]:
-        """The number of differences of these kinds by epoch."""
-        statement = (
-            "SELECT coalesce(e.epoch, f.epoch), count(*) FROM {differences} d LEFT JOIN {expected} e ON e.number ="
-            " d.expected LEFT JOIN {found} f ON f.number = d.found WHERE d.kind = ANY ({kinds}) GROUP BY 1"
-        )
-        with self._connection.snapshot():
-            return dict(query(self._connection, statement, kinds=list(kinds), **self._tables))
 
     def sample(self, kinds: Sequence[str], most: int) -> Iterator[RowOfSink]:
         """At most ``most`` differences of these kinds, in the order of the records."""

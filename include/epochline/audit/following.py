@@ -7,7 +7,6 @@ from typing import TypeVar
 import pyarrow as pa
 
 from epochline.audit.findings import Difference, EpochResult, SinkResult
-from epochline.audit.last_states import ExpectedAndStates
 from epochline.audit.recorded import RecordedEpoch, inexact
 from epochline.audit.session import AuditSession
 from epochline.audit.shown_files import ShownFiles
@@ -189,20 +188,3 @@ class FollowingSinks:
                 for difference in files.strangers(self._receipts(name).keys(), accepted.get(name, 0)):
                     self._tell(difference)
         self.notes += [f"{sink}: not compared wholly: {why}" for sink, why in self.why_not.items()]
-
-
-class WithFollowing:
-    """Takes rows as `ExpectedAndStates` does, and passes those of topics and files on."""
-
-    def __init__(self, expected: ExpectedAndStates, following: FollowingSinks) -> None:
-        self._expected, self._following = expected, following
-        self.set_aside, self.leave_out = expected.set_aside, expected.leave_out
-
-    @property
-    def sinks(self) -> frozenset[str]:
-        """The sinks whose rows are compared."""
-        return self._expected.sinks | self._following.sinks
-
-    def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:
-        """Add rows that the sink should have of an epoch."""
-        (self._following if sink in self._following.sinks else self._expected).add(sink, epoch_id, rows)

@@ -14,9 +14,7 @@ from psycopg2 import sql
 from epochline.audit.counted_rows import CountedDifference, CountedRows
 from epochline.audit.counted_statement import Comparison, Identity
 from epochline.audit.findings import Difference
-from epochline.audit.made_rows import MadeRows
 from epochline.audit.recorded import RecordedEpoch, RecordedRange, compared_at_the_end, inexact
-from epochline.audit.rows import ExpectedRows
 from epochline.audit.session import AuditSession
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import deleted_keys_table, order_column
@@ -205,24 +203,3 @@ def _rules(sink: PostgresTable, staged: StagedTable) -> object:
     """What makes rows of a target comparable from epoch to epoch."""
     named = (sink.mode, sink.key, sink.order_by, sink.measures, sink.on_tombstone, sink.lineage, sink.select)
     return *named, sink.repeats, dict(staged.columns)
-
-
-class ExpectedAndStates:
-    """Takes rows as `ExpectedRows` does, and passes those of a transform and of a state on."""
-
-    def __init__(self, expected: ExpectedRows, states: LastStates, made: MadeRows) -> None:
-        self._expected, self._states, self._made = expected, states, made
-        self.set_aside = expected.set_aside
-        self.leave_out = expected.leave_out
-
-    @property
-    def sinks(self) -> frozenset[str]:
-        """The targets whose rows are compared."""
-        return self._expected.sinks | self._states.sinks | self._made.sinks
-
-    def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:
-        """Add rows that the target should have of an epoch."""
-        for taker in (self._states, self._made, self._expected):
-            if sink in taker.sinks:
-                taker.add(sink, epoch_id, rows)
-                return

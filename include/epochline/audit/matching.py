@@ -4,15 +4,12 @@ The parsed values are compared with the row's key inside PostgreSQL, in the type
 """
 
 import heapq
-import io
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
 from psycopg2 import sql
 
-from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.audit.session import AuditSession
 from epochline.declare.columns import STAGED_LINEAGE, parse_type
 from epochline.declare.pipeline import Pipeline
@@ -102,14 +99,8 @@ class MatchingRecords:
         """Count and keep the records of a batch that have the key. Epochs come in any order."""
         if not rows.num_rows:
             return
-        encoder = CopyEncoder(self._columns)
-        data = b"".join((encoder.begin(), encoder.encode(rows.select(list(self._columns))), encoder.end()))
-        copy = compose(
-            "COPY {batch} ({columns}) FROM STDIN WITH ({options})",
-            batch=_BATCH, columns=names(self._columns), options=sql.SQL(encoder.copy_options),
-        )  # fmt: skip
-        with self._connection.snapshot(), closing(self._connection.cursor()) as cursor:
-            cursor.copy_expert(copy, io.BytesIO(data), size=1 << 16)
+        with self._connection.snapshot() as session:
+            session.copy_rows(_BATCH, self._columns, rows)
             found = query(
                 self._connection, "SELECT {place} FROM {batch} WHERE {fits}", place=names(STAGED_LINEAGE), batch=_BATCH,
                 fits=self._fits,

@@ -23,8 +23,8 @@ from epochline.protocol.staging import StagedTable
 Flow = BatchRows | SeveralRows
 
 
-class Expected(Protocol):
-    """What takes the rows that records should have given, as `epochline.audit.rows.ExpectedRows` does."""
+class TakesRows(Protocol):
+    """What takes rows of some sinks."""
 
     @property
     def sinks(self) -> frozenset[str]:
@@ -33,6 +33,10 @@ class Expected(Protocol):
     def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:
         """Add rows that a sink should have of an epoch."""
 
+
+class Expected(TakesRows, Protocol):
+    """What takes the rows that records should have given, as `epochline.audit.rows.ExpectedRows` does."""
+
     @property
     def set_aside(self) -> Callable[[int, pa.RecordBatch], None]:
         """Add records of an epoch that the quarantine should have."""
@@ -40,6 +44,23 @@ class Expected(Protocol):
     @property
     def leave_out(self) -> Callable[[str, int, int, int], None]:
         """Exclude offsets of a partition from every comparison."""
+
+
+class ExpectedOfAll:
+    """Gives rows to whichever takes its sink: one of the ``others``, or else ``expected``, which gets all the rest."""
+
+    def __init__(self, expected: Expected, *others: TakesRows) -> None:
+        self._takers = (*others, expected)
+        self.set_aside, self.leave_out = expected.set_aside, expected.leave_out
+
+    @property
+    def sinks(self) -> frozenset[str]:
+        """The sinks whose rows are compared."""
+        return frozenset().union(*(taker.sinks for taker in self._takers))
+
+    def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:
+        """Add rows that the sink should have of an epoch."""
+        next(taker for taker in self._takers if sink in taker.sinks).add(sink, epoch_id, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ The expected rows are copied as in staging into a temporary table with the targe
 converts both sides alike. Only differences leave the server.
 """
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, Self
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 from psycopg2 import sql
 
-from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.audit.session import AuditSession
 from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
 from epochline.declare.names import split_table
@@ -116,15 +114,8 @@ class ExpectedRows:
             self._run(insert, (topic, partition, first, until))
 
     def _copy(self, table: str, columns: Mapping[str, str], rows: pa.RecordBatch) -> None:
-        if not rows.num_rows:
-            return
-        encoder = CopyEncoder(columns)
-        data = b"".join((encoder.begin(), encoder.encode(rows), encoder.end()))
-        statement = sql.SQL("COPY {} ({}) FROM STDIN WITH ({})").format(
-            sql.Identifier("pg_temp", table), _names(columns), sql.SQL(encoder.copy_options)
-        )
-        with self._connection.snapshot(), closing(self._connection.cursor()) as cursor:
-            cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
+        with self._connection.snapshot() as session:
+            session.copy_rows(sql.Identifier("pg_temp", table), columns, rows)
 
     def differences(self, sink: str, epochs: Sequence[int]) -> Iterator[RowDifference]:
         """Differences between the target's rows of these epochs and the expected rows, in the order of the records."""

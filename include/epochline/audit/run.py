@@ -7,10 +7,10 @@ from epochline.arrow.stage.again import RowsAgain, RunAgain
 from epochline.audit.again import TransformsAgain
 from epochline.audit.ending import Ending
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, Summary
-from epochline.audit.following import FollowingSinks, KafkaSettings, WithFollowing
-from epochline.audit.last_states import ExpectedAndStates, LastStates
+from epochline.audit.following import FollowingSinks, KafkaSettings
+from epochline.audit.last_states import LastStates
 from epochline.audit.made_rows import MadeRows
-from epochline.audit.reading import Expected, RangeReader, flow_of, miscounted
+from epochline.audit.reading import Expected, ExpectedOfAll, RangeReader, flow_of, miscounted
 from epochline.audit.recorded import (
     Erased,
     Recorded,
@@ -158,7 +158,7 @@ class _Audit:
         skipped = {sink.table: sink.key for sink in declared.targets if sink.repeats == "skip"}
         made = MadeRows(self._connection, declared, group[0], tables, compared if declared.is_transformed else ())
         with ExpectedRows(self._connection, columns, skipped) as expected:
-            takers = WithFollowing(ExpectedAndStates(expected, self._states, made), self._following)
+            takers = ExpectedOfAll(expected, self._following, self._states, made)
             keeps = declared.is_transformed and flow is not None and self._again.cannot(declared) is None
             reader = RangeReader(session, flow, takers, set_aside, keeps=keeps)
             for epoch in group:

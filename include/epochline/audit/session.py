@@ -1,15 +1,21 @@
 """The audit's session: the expected rows are in temporary tables, which no other session has."""
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from typing import Self
 
 import psycopg2
+import pyarrow as pa
+from psycopg2 import sql
 from psycopg2.extensions import connection
 
+from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import one_transaction, set_local
+from epochline.postgres.queries.statements import compose, names
 
 _BEGIN = f"{set_local({'lock_timeout': 30_000})}; SELECT pg_backend_pid()"
 
@@ -20,7 +26,7 @@ class AuditSession(connection):
     _process: int | None = None
 
     @contextmanager
-    def snapshot(self, *, read_only: bool = False) -> Iterator[None]:
+    def snapshot(self, *, read_only: bool = False) -> Iterator[Self]:
         """Begin a transaction, which writes at most to temporary tables if it is ``read_only``; commit it at the end.
 
         Raises:
@@ -36,7 +42,20 @@ class AuditSession(connection):
                     " transaction, as a pooler in transaction mode does. Give it a direct connection to PostgreSQL."
                 )
             self._process = process
-            yield
+            yield self
+
+    def copy_rows(self, table: str | sql.Composable, columns: Mapping[str, str], rows: pa.RecordBatch) -> None:
+        """Copy rows, encoded as in staging, into a temporary table that has at least these columns; in a `snapshot`."""
+        if not rows.num_rows:
+            return
+        encoder = CopyEncoder(columns)
+        data = b"".join((encoder.begin(), encoder.encode(rows.select(list(columns))), encoder.end()))
+        statement = compose(
+            "COPY {table} ({columns}) FROM STDIN WITH ({options})",
+            table=table, columns=names(columns), options=sql.SQL(encoder.copy_options),
+        )  # fmt: skip
+        with self.cursor() as cursor:
+            cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
 
 
 @contextmanager
