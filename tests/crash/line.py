@@ -184,6 +184,10 @@ class Line(Driver):
         asked = "SELECT state FROM epochline.epochs WHERE pipeline = %s AND epoch_id = %s"
         return EpochState(self.query(asked, self.name, epoch_id)[0][0])
 
+    def rows(self) -> list[tuple[int, int]]:
+        """How many rows both targets hold, seen in one snapshot."""
+        return self.query(f"SELECT (SELECT count(*) FROM {self.name}), (SELECT count(*) FROM {self.name}_again)")
+
     def heads(self) -> dict[int, int]:
         return dict(self.query("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", self.name))
 

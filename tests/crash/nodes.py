@@ -154,12 +154,10 @@ class Nodes:
             (topic,) = admin.describe_metadata_quorum()["topics"]
             return int(topic["partitions"][0]["leader_id"])
 
-    def coordinator(self, name: str, of: str = "__consumer_offsets") -> int:
-        """The number of the node that coordinates a consumer group, or a transactional id."""
-        number = 0
-        for letter in name.encode("utf-16-be")[1::2]:  # Java's hash of a text; the names of tests are ASCII
-            number = (31 * number + letter) & 0xFFFFFFFF
-        return self.leader(of, (number & 0x7FFFFFFF) % len(self._described(of)))
+    def coordinator(self, name: str, *, of_transactions: bool = False) -> int:
+        """The number of the node that coordinates a consumer group, or the transactions of an id."""
+        with admin_of(self.bootstrap_servers) as admin:
+            return int(admin._manager.run(admin._find_coordinator_id, name, int(of_transactions)))
 
     def transactions(self, version: int) -> None:
         """Let the coordinators of transactions follow one of the two protocols (KIP-890)."""

@@ -15,11 +15,6 @@ from tests.crash.proxy import Proxy
 from tests.crash.servers import Server
 
 
-def rows(line: Line) -> list[tuple[int, int]]:
-    """How many rows both targets hold, seen in one snapshot."""
-    return line.query(f"SELECT (SELECT count(*) FROM {line.name}), (SELECT count(*) FROM {line.name}_again)")
-
-
 @pytest.mark.fault("F13")
 def test_postgresql_crashes_during_copy(line: Line, server: Server) -> None:
     """I1, I4: rows of a writer whose transaction was open are gone, and the range is staged again."""
@@ -66,7 +61,7 @@ def test_postgresql_crashes_inside_commit(sealed: Line, server: Server) -> None:
     open_gate(sealed)
     committing.exception(90)
     # The call asked again by itself where it could: target and ledger say the same of what became of it.
-    assert rows(sealed) == [(40, 40) if sealed.state() is EpochState.COMMITTED else (0, 0)]
+    assert sealed.rows() == [(40, 40) if sealed.state() is EpochState.COMMITTED else (0, 0)]
     recover(sealed, since=since)
     assert sealed.query("SELECT attempt FROM epochline.epochs") == [(1,)]
 
@@ -95,7 +90,7 @@ def test_a_backend_terminated_inside_commit_leaves_target_and_ledger_without_the
     second = backend_in_commit(sealed)  # the call asks the ledger, finds it sealed, and commits again
 
     assert second != backend
-    assert rows(sealed) == [(0, 0)]
+    assert sealed.rows() == [(0, 0)]
     assert sealed.heads() == {0: 0, 1: 0}
     assert sealed.state() is EpochState.PRE_COMMITTED
     assert sealed.query("SELECT pg_terminate_backend(%s, 10000)", second) == [(True,)]

@@ -119,7 +119,7 @@ def test_a_node_killed_while_an_epoch_is_published_shows_it_once(
     if victim == "leader":
         nodes.kill(nodes.leader(stream.world.topics[0]))
     else:
-        nodes.kill(nodes.coordinator(stream.transactional_id, "__transaction_state"))
+        nodes.kill(nodes.coordinator(stream.transactional_id, of_transactions=True))
 
     stream.go_on(publisher)
 
