@@ -17,7 +17,7 @@ import pytest
 from epochline.drill import faults
 from epochline.failpoints import RECORD, known_failpoints
 from epochline.kafka.source import KafkaOffsets
-from tests.commands import Call, kafka_connection
+from tests.commands import Call, in_processes, kafka_connection
 from tests.databases import query
 from tests.integration.kafka_topics import admin_of, configure, group_offsets
 from tests.integration.logins import AsSuperuser
@@ -83,7 +83,8 @@ def test_every_kill_of_a_short_drill_is_made_good_and_production_stays_as_it_was
     declare(tmp_path, fed, more="settings=Settings(tolerable_failures=0),")
     file = tmp_path / "people.py"
     file.write_text(file.read_text().replace("import Json", "import Settings, Json"))
-    call.shown("run", "people", "--once", "--max-records", 100, "--master", "local[1]")
+    epochline = in_processes(tmp_path, postgres=postgres_dsn, kafka=kafka_bootstrap)  # one Spark is one process
+    epochline("run", "people", "--once", "--max-records", "100", "--master", "local[1]")
     before = seen_of(postgres_dsn, kafka_bootstrap, fed), group_offsets(kafka_bootstrap, "epochline.people")
     heads = {str(partition): offset for partition, offset in before[1].items()}
 
