@@ -141,6 +141,22 @@ class Scheduler:
         path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/xcomEntries/outcome"
         return str(self.call("GET", path)["value"])
 
+    def account(self, dag: str) -> str:
+        """What Airflow and the ledger know of a DAG, for a test that waited for it in vain."""
+        told = self.call("GET", f"/api/v2/dags/{dag}")
+        runs = self.call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=-run_after&limit=10")["dag_runs"]
+        asked = "SELECT epoch_id, state, attempt, aborts, error FROM epochline.epochs WHERE pipeline = %s"
+        airflow = self.stack.airflow
+        said = (self.stack.home.logs / "airflow-triggerer.log").read_text(errors="replace").splitlines()
+        return "\n".join(
+            [
+                f"Airflow: {airflow.health() or 'healthy'}; {dag} was parsed last at {told['last_parsed_time']}",
+                *(f"{run['dag_run_id']} {run['state']}: {self.tasks(dag, run['dag_run_id'])}" for run in runs),
+                f"heads {self.heads(dag)}, epochs {self.query(asked, dag)[-10:]}",
+                *[line for line in said if "waking" in line or dag in line][-20:],
+            ]
+        )
+
     def links(self, dag: str, run: str, task: str) -> dict[str, str | None]:
         path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/links"
         return dict(self.call("GET", path)["extra_links"])
