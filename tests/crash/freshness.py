@@ -1,4 +1,4 @@
-"""Which measured results are older than the code that they speak of: ``make stale``.
+"""Which measured results are older than the code that they speak of: ``make stale``, which marks them on their page.
 
 A result is a line of docs/data/reliability.tsv, or a table of a page. It is fresh if neither its program nor the code
 that decides it (`tests.crash.matrix.SPEAKS_OF`, `TABLES`) changed between the commit of its run and the commit that is
@@ -10,12 +10,12 @@ import functools
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.chart import SECTION
 from tests.crash.matrix import speaks_of
-from tests.crash.reliability import ROOT, Result, data_of, parsed
+from tests.crash.reliability import ROOT, Result, data_of, parsed, write
 
 RUN = re.compile(r"(\d{4}-\d\d-\d\d), (?:commit )?`([0-9a-f]{7,}\+?)`")
 """Date and commit of a run, as every measured table has them."""
@@ -68,7 +68,7 @@ TABLES = (
     _bench("footprint", "docs/memory.md", _rooms(*_JOB)),
     _bench("times", "CONTRIBUTING.md", ("include/epochline/", "requirements.txt")),
     Table("docs/model.md", None, (*_rooms(*_PROTOCOL, "kafka", "sinks"), "tests/model/"), "make model"),
-    Table("docs/soak.md", None, (*_rooms(*_SINKS, "airflow", "local"), "tests/soak/"), "make soak"),
+    Table("docs/soak.md", None, (*_rooms(*_SINKS, "airflow", "local"), "tests/nemesis/"), "make soak"),
     Table("docs/semantics.md", None, (*_rooms(*_SINKS), "tests/crash/test_semantics.py"), "make semantics"),
 )
 
@@ -173,11 +173,19 @@ def told(results: int, found: Sequence[Stale]) -> str:
     return "\n".join([*(f"{result.name}: {why}" for result, why in found), "", summary, *commands])
 
 
+def marked(lines: Iterable[Result], found: Iterable[Stale]) -> list[Result]:
+    """The lines of docs/reliability.md, each with whether it is stale."""
+    older = {result for result, _ in found}
+    return [replace(line, older=of_a_fault(line) in older) for line in lines]
+
+
 def main() -> None:
-    """Name the results that are not fresh; exit code 1 if there is one."""
-    lines = parsed(data_of(ROOT / "docs" / "reliability.md").read_text())
+    """Name and mark the results that are not fresh; exit code 1 if there is one."""
+    page = ROOT / "docs" / "reliability.md"
+    lines = parsed(data_of(page).read_text())
     results = [*map(of_a_fault, lines), *of_tables(ROOT)]
     found = stale(results, ROOT)
+    write(page, marked(lines, found))
     print(told(len(results), found))
     raise SystemExit(1 if found else 0)
 

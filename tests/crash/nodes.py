@@ -105,10 +105,11 @@ class Nodes:
     def mend(self) -> None:
         """Start the nodes that do not run, and wait until every replica is in sync."""
         self.start(*(number for number, node in self.nodes.items() if node.pid is None))
-        wait_for("every replica is in sync", lambda: not self._lagging())
+        wait_for("every replica is in sync", lambda: not self.lagging())
         self.transactions(2)
 
-    def _lagging(self) -> list[str]:
+    def lagging(self) -> list[str]:
+        """The partitions of which some replica is not in sync."""
         with contextlib.suppress(KafkaError), admin_of(self.bootstrap_servers) as admin:
             return [
                 f"{topic['name']}-{one['partition_index']}"

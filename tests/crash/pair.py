@@ -100,12 +100,24 @@ class Pair:
         self.renew()
         name = f"test_{next(self._numbers)}"
         made = sql.SQL("CREATE DATABASE {} OWNER epochline TEMPLATE pair_template").format(sql.Identifier(name))
+        as_admin(self.primary.superuser_dsn, made)
+        self.let_commits_wait(synchronous)
+        self.until_replayed()
+        return self.dsn(name)
+
+    def let_commits_wait(self, synchronous: bool = True) -> None:
+        """Let commits wait for the standby, or no more."""
         standbys = sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(
             sql.Literal("*" if synchronous else "")
         )
-        as_admin(self.primary.superuser_dsn, made, standbys, "SELECT pg_reload_conf()")
-        self.until_replayed()
-        return self.dsn(name)
+        as_admin(self.primary.superuser_dsn, standbys, "SELECT pg_reload_conf()")
+
+    def synchronous(self) -> bool:
+        """Whether the standby has all that the primary has acknowledged."""
+        with contextlib.suppress(Exception):
+            asked = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = 'sync'"
+            return bool(query(self.primary.superuser_dsn, asked))
+        return False
 
     def dsn(self, name: str) -> str:
         """The URL of a database that names both servers."""

@@ -2,7 +2,7 @@
 
 `pytest --write-reliability docs/reliability.md …` writes the page, and one line per test into docs/data/reliability.tsv.
 A test that did not run this time keeps the line of the run that it was in, with that run's date and commit, as long as
-the test exists.
+the test exists. `make stale` marks the lines that are older than the code that they speak of, here and on the page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WRITTEN = tuple(
     f"docs/{of}" for name in ("reliability", "semantics", "versions") for of in (f"{name}.md", f"data/{name}.tsv")
 )
 """Files that a run of tests writes: they do not make its working tree another one."""
-_COLUMNS = ("fault", "test", "cases", "outcome", "recovery_seconds", "date", "commit")
+_COLUMNS = ("fault", "test", "cases", "outcome", "recovery_seconds", "date", "commit", "older_than_its_code")
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,15 @@ class Result:
     recovery: float | None = None
     date: str = ""
     commit: str = ""
+    older: bool = False
+    """Whether the code that it speaks of changed since."""
 
     def line(self) -> str:
         recovery = "" if self.recovery is None else f"{self.recovery:.1f}"
-        return "\t".join((self.fault, self.test, str(self.cases), self.outcome, recovery, self.date, self.commit))
+        older = "yes" if self.older else ""
+        return "\t".join(
+            (self.fault, self.test, str(self.cases), self.outcome, recovery, self.date, self.commit, older)
+        )
 
     def and_case(self, outcome: str, recovery: float | None) -> Result:
         longest = max((seconds for seconds in (self.recovery, recovery) if seconds is not None), default=None)
@@ -61,8 +66,8 @@ def data_of(page: Path) -> Path:
 def parsed(data: str) -> list[Result]:
     rows = (line.split("\t") for line in data.splitlines()[1:])
     return [
-        Result(fault, test, int(cases), outcome, float(recovery) if recovery else None, date, commit)
-        for fault, test, cases, outcome, recovery, date, commit in rows
+        Result(fault, test, int(cases), outcome, float(recovery) if recovery else None, date, commit, bool(older))
+        for fault, test, cases, outcome, recovery, date, commit, older in rows
     ]
 
 
@@ -117,8 +122,14 @@ class Reliability:
         merged |= {(one.fault, one.test): one for one in kept if (one.fault, one.test) in here}
         merged |= {key: replace(one, date=date, commit=commit) for key, one in self.results.items()}
         data.parent.mkdir(exist_ok=True)
-        data.write_text(written(merged.values()))
-        self.page.write_text(rendered(merged.values()))
+        write(self.page, merged.values())
+
+
+def write(page: Path, results: Iterable[Result]) -> None:
+    """Write the page and its data."""
+    every = list(results)
+    data_of(page).write_text(written(every))
+    page.write_text(rendered(every))
 
 
 def written(results: Iterable[Result]) -> str:
@@ -132,11 +143,15 @@ def rendered(results: Iterable[Result]) -> str:
         by_fault[result.fault].append(result)
     dates = sorted(result.date for some in by_fault.values() for result in some)
     lines = [_HEAD, f"Oldest run: {dates[0]}. Newest run: {dates[-1]}.", ""]
-    lines += ["| | Fault | Longest recovery, seconds |", "|---|---|---:|"]
+    lines += ["| | Fault | Longest recovery, seconds | Tests | Oldest run |", "|---|---|---:|---:|---|"]
     for fault, what in FAULTS.items():
-        longest = max((result.recovery for result in by_fault[fault] if result.recovery is not None), default=None)
+        some = by_fault[fault]
+        longest = max((result.recovery for result in some if result.recovery is not None), default=None)
         recovery = "" if longest is None else f"{longest:.1f}"
-        lines.append(f"| {fault} | {what} | {recovery} |")
+        oldest = min(some, key=lambda result: result.date)
+        older = sum(result.older for result in some)
+        mark = f", **{older} older than their code**" if older else ""
+        lines.append(f"| {fault} | {what} | {recovery} | {len(some)} | {oldest.date}, `{oldest.commit}`{mark} |")
     lines += ["", "## What is not made here", ""]
     lines += [f"- **{fault}** {what}" for fault, what in PARTLY.items()]
     return "\n".join(lines) + "\n"
@@ -148,6 +163,7 @@ _HEAD = """\
 This page lists every fault that a test makes on purpose, and the longest time until the pipeline was whole again.
 `make reliability` writes it; do not edit it.
 [The data](data/reliability.tsv) have each test with its outcome, recovery, date and commit.
+A row whose code changed since a run is marked; `make stale` sets the marks.
 
 The tests under `tests/crash` and `tests/airflow` make a fault with real processes and servers, and nobody repairs
 anything by hand. Then they check that

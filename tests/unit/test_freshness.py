@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.commands import git
-from tests.crash.freshness import TABLES, Measured, of_a_fault, of_tables, stale, told
+from tests.crash.freshness import TABLES, Measured, marked, of_a_fault, of_tables, stale, told
 from tests.crash.matrix import FAULTS, SPEAKS_OF
-from tests.crash.reliability import ROOT, Result
+from tests.crash.reliability import ROOT, Result, parsed, rendered, written
 
 TEST = "tests/crash/test_some.py"
 CODE = "include/epochline/coordinator/commit.py"
@@ -61,6 +61,21 @@ def test_a_line_is_stale_once_what_it_speaks_of_changes_and_stays_fresh_otherwis
         write(path, text)
 
     assert [why for _, why in stale([of(commit)], tmp_path)] == [f"changed since {commit}: {path}"] * is_stale
+
+
+def test_a_stale_line_is_marked_in_the_data_and_on_the_page_until_it_is_measured_again(
+    write: Write, tmp_path: Path
+) -> None:
+    commit = write("README.md", "as it was")
+    lines = [Result(fault, f"{TEST}::test_one", 1, "passed", 1.0, "2026-01-01", commit) for fault in FAULTS]
+    write("include/epochline/coordinator/commit.py", OTHER)
+
+    older = marked(lines, stale(map(of_a_fault, lines), tmp_path))
+
+    assert set(parsed(written(older))) == set(older)
+    assert {line.older for line in older} == {True}
+    assert "**1 older than their code**" in rendered(older)
+    assert "older than their code" not in rendered(marked(older, ()))
 
 
 def test_a_run_of_no_known_commit_does_not_count(write: Write, tmp_path: Path) -> None:
