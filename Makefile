@@ -20,7 +20,7 @@ PYTEST = $(BIN)/pytest $(SHARED) --durations-file $(DURATIONS)
 
 WITHOUT_SERVERS := -m "not server and not slow and not long"
 FAST := tests/unit tests/contract tests/model
-REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
+REAL := tests/integration tests/crash tests/airflow tests/soak tests/nemesis tests/e2e
 
 .PHONY: help setup demo test test-fast test-ci representatives test-all test-long coverage matrix reliability stale semantics model requirements reference soak bench bench-quick lint site release format up down status lock
 
@@ -100,8 +100,8 @@ reference: setup ## write docs/reference.md from the declarations
 	$(BIN)/python -m tests.reference
 
 # MINUTES=10 SEED=… choose the length and the schedule; the page is written where the run proves something.
-soak: setup ## break a running stack at random for ten minutes, then prove that nothing is lost or doubled
-	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) --report docs/soak.md
+soak: setup ## break Kafka nodes, PostgreSQL, Airflow and Spark at random for an hour, then prove that nothing is lost or doubled
+	$(BIN)/python -m tests.nemesis --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) --report docs/soak.md
 
 bench: setup ## measure what docs/performance.md says
 	$(BIN)/python -m bench.kinds --report docs/performance.md --short-report README.md

@@ -100,10 +100,13 @@ def copy_database(admin: str, source: str, target: str) -> None:
 
 
 def as_connection(dsn: str) -> str:
+    """A connection to PostgreSQL, as Airflow reads it from the environment. The URL may name several hosts."""
     parts = parse_dsn(dsn)
+    hosts, ports = parts["host"].split(","), parts["port"].split(",")
+    host = ",".join(map(":".join, zip(hosts, ports, strict=True))) if len(hosts) > 1 else parts["host"]
     return json.dumps(
         {
-            "conn_type": "postgres", "host": parts["host"], "port": int(parts["port"]), "schema": parts["dbname"],
+            "conn_type": "postgres", "host": host, "port": int(ports[0]), "schema": parts["dbname"],
             "login": parts["user"], "password": parts["password"],
         }
     )  # fmt: skip

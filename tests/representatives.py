@@ -27,7 +27,7 @@ ALWAYS = (
 )
 OF_A_CLASS = 1
 """How closely a test cites what its class cites: as good as its own docstring. A module may cite what few tests show."""
-ON_SERVERS = frozenset({"integration", "crash", "airflow", "soak", "e2e", "long"})
+ON_SERVERS = frozenset({"integration", "crash", "airflow", "soak", "nemesis", "e2e", "long"})
 """Folders whose tests `make test` leaves out if they represent nothing, also the few that need no server."""
 IN_CI = {
     "F37": "a mix of all faults at random: a minute, and each fault has a representative",

@@ -31,6 +31,7 @@ _TIMEOUTS = {
     "crash": 1200,
     "airflow": 1800,
     "soak": 1800,
+    "nemesis": 1800,
     "e2e": 1800,
     "long": 3 * 3600,
 }
@@ -62,7 +63,7 @@ _SERVERS = frozenset(
 )
 """Fixtures behind which a server or a JVM stands."""
 
-_BY_COMMANDS = frozenset({"e2e", "soak", "long"})
+_BY_COMMANDS = frozenset({"e2e", "soak", "nemesis", "long"})
 """Folders whose tests start servers by commands, without those fixtures."""
 
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -81,7 +82,7 @@ _ONE_PROCESS = {
     "crash of brokers": ("crash/test_f19_", "crash/test_f21_", "crash/test_promises_"),
     "spark": ("integration/spark",),
     # Each of these makes stacks, whose ports are chosen before they are taken: one such test at a time.
-    "stacks": ("e2e", "soak", "long", "integration/test_stack.py", "integration/test_drill.py"),
+    "stacks": ("e2e", "soak", "nemesis", "long", "integration/test_stack.py", "integration/test_drill.py"),
 }
 """Tests that share servers which take long to start, or that may not run at the same time; the others share a process
 with their file only. The process that is free first takes the next group, so the long ones stand first."""

@@ -15,11 +15,8 @@ ON_TASKS = ("task killed", "task stopped", "connections cut")
 BY_OPERATORS = ("aborted", "run cleared", "triggered twice", "backfill")
 """What people do, in the middle of all that."""
 
-UNDER_AIRFLOW = ("driver killed", "airflow task killed", "scheduler killed", "airflow run cleared")
-
 _WEIGHTS = {
     **dict.fromkeys(ON_TASKS, 6), **dict.fromkeys(BY_OPERATORS, 2), **dict.fromkeys(SERVERS, 1),
-    **dict.fromkeys(UNDER_AIRFLOW, 1),
 }  # fmt: skip
 
 _PAUSE = (2.0, 6.0)
@@ -37,13 +34,13 @@ class Fault:
     seconds: float
 
 
-def schedule(seed: int, seconds: float, *, airflow: bool) -> list[Fault]:
+def schedule(seed: int, seconds: float) -> list[Fault]:
     """The faults of a soak: each kind once in a random order, then by weight; none in the soak's last tenth.
 
     Same arguments, same schedule.
     """
     chance = random.Random(seed)
-    kinds = [kind for kind in _WEIGHTS if airflow or kind not in UNDER_AIRFLOW]
+    kinds = list(_WEIGHTS)
     first = chance.sample(kinds, len(kinds))
     faults: list[Fault] = []
     at = chance.uniform(*_PAUSE)

@@ -4,12 +4,12 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psutil
 import psycopg2
@@ -22,8 +22,7 @@ from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
 from tests.databases import query
-from tests.soak.faults import ON_TASKS, SERVERS, UNDER_AIRFLOW, Fault
-from tests.soak.pipelines import SCHEDULED
+from tests.soak.faults import ON_TASKS, SERVERS, Fault
 from tests.soak.worker import IDLE, Order, Seat
 from tests.waiting import stop_process, wait_for
 
@@ -54,8 +53,8 @@ class Hit:
 class Nemesis:
     """Hurts a stack and the tasks that run on it."""
 
-    def __init__(self, stack: Stack, seats: Sequence[Seat], call: Callable[..., Any] | None) -> None:
-        self._stack, self._seats, self._call = stack, seats, call
+    def __init__(self, stack: Stack, seats: Sequence[Seat]) -> None:
+        self._stack, self._seats = stack, seats
         self._runs: list[tuple[str, str]] = []
         self._stopped: list[tuple[float, int]] = []
         self._dsn = stack.postgres.dsn()
@@ -65,7 +64,6 @@ class Nemesis:
             while not seat.ended.empty():
                 self._runs.append(seat.ended.get())
         make: dict[str, Callable[[Fault], Met | None]] = {
-            **dict.fromkeys(UNDER_AIRFLOW, self._under_airflow),
             **dict.fromkeys(ON_TASKS, self._on_a_task),
             "postgres restarted": self._restart,
             "broker killed": self._restart,
@@ -188,49 +186,6 @@ class Nemesis:
             return None
         return self._by_hand(fault, ("clear", random.Random(fault.victim).choice(runs)))
 
-    def _under_airflow(self, fault: Fault) -> Met | None:
-        phase = _soon(self._airflow_phase, every=0.1) or IDLE
-        airflow = self._stack.airflow
-        pid = airflow.pids["scheduler"]
-        if fault.kind == "airflow run cleared":
-            return self._clear_under_airflow(phase)
-        if fault.kind == "driver killed":
-            victims = _those(psutil.process_iter(), lambda name, command: "java" in name and SCHEDULED in command)
-        elif pid is None:
-            return None  # The scheduler had ended, and is being started again.
-        elif fault.kind == "airflow task killed":
-            tasks = psutil.Process(pid).children(recursive=True)
-            victims = _those(tasks, lambda _name, command: command[0].startswith("airflow worker -- "))
-        else:
-            os.kill(pid, signal.SIGKILL)
-            wait_for("the scheduler is gone", lambda: airflow.pids["scheduler"] != pid, seconds=30)
-            return SCHEDULED, phase
-        with suppress(psutil.NoSuchProcess, IndexError):
-            victims[fault.victim % max(len(victims), 1)].kill()
-            return SCHEDULED, phase
-        return None
-
-    def _clear_under_airflow(self, phase: str) -> Met | None:
-        assert self._call is not None
-        runs = self._call("GET", f"/api/v2/dags/{SCHEDULED}/dagRuns?order_by=-run_after&limit=20")["dag_runs"]
-        ended = [run["dag_run_id"] for run in runs if run["state"] in ("success", "failed")]
-        if not ended:
-            return None
-        body = {"dry_run": False, "dag_run_id": ended[-1], "only_failed": False, "reset_dag_runs": True}
-        self._call("POST", f"/api/v2/dags/{SCHEDULED}/clearTaskInstances", body)
-        return SCHEDULED, phase
-
-    def _airflow_phase(self) -> str | None:
-        """The phase of Airflow's unfinished epoch, if there is one."""
-        asked = (
-            "SELECT CASE WHEN state = 'PRE_COMMITTED' THEN 'commit' WHEN attempt > 0 THEN 'stage' ELSE 'plan' END"
-            " FROM epochline.epochs WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')"
-        )
-        with suppress(psycopg2.OperationalError):
-            for (phase,) in query(self._dsn, asked, SCHEDULED, connect_timeout=5):
-                return str(phase)
-        return None
-
 
 def _soon(check: Callable[[], T | None], every: float) -> T | None:
     """The first answer that is true, or the last one when patience ends."""
@@ -238,14 +193,3 @@ def _soon(check: Callable[[], T | None], every: float) -> T | None:
     while not (answer := check()) and time.monotonic() < deadline:
         time.sleep(every)
     return answer
-
-
-def _those(processes: Iterable[psutil.Process], is_it: Callable[[str, list[str]], bool]) -> list[psutil.Process]:
-    """Those that are still there, by name and command line; any may end while it is looked at."""
-    found = []
-    for process in processes:
-        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            command = process.cmdline()
-            if command and is_it(process.name(), command):
-                found.append(process)
-    return found

@@ -1,14 +1,11 @@
-"""The pipelines of a soak: some whose tasks are plain processes, one under Airflow and Spark."""
-
-from datetime import timedelta
+"""The pipelines of a soak, whose tasks are plain processes."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
 
-PLAIN = ("soak_one", "soak_two")
-SCHEDULED = "soak_airflow"
+PIPELINES = ("soak_one", "soak_two")
 PARTITIONS = 3
 
 
@@ -30,12 +27,11 @@ def keyed(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([lines, pc.cast(keys, pa.string())], names=["value", "key"])
 
 
-def declared(name: str, schedule: timedelta | None = None) -> Pipeline:
+def declared(name: str) -> Pipeline:
     """Two tables, so that a snapshot can catch one without the other, and a topic that follows them."""
     return Pipeline(
         name=name,
-        # Under Airflow an epoch takes half a minute whatever its size, and takes all there is.
-        source=KafkaSource(topics=name, records_per_epoch=1_000_000 if name == SCHEDULED else 400),
+        source=KafkaSource(topics=name, records_per_epoch=400),
         parse=Text(),
         sinks=[
             PostgresTable(table=name, columns={"value": "text"}),
@@ -45,5 +41,4 @@ def declared(name: str, schedule: timedelta | None = None) -> Pipeline:
                 select="tests.soak.pipelines:keyed",
             ),
         ],
-        schedule=schedule,
     )  # fmt: skip

@@ -1,13 +1,10 @@
-"""What a soak says at its end, as text and as a page of the documentation. Written from the result alone."""
+"""What a soak says at its end, from the result alone."""
 
 from __future__ import annotations
 
-import os
-import platform
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import astuple
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -86,32 +83,3 @@ def summary(result: Result) -> str:
             f"- All was committed and published, and nothing left over, {drained}. Nobody helped.",
         ]
     )
-
-
-def page(result: Result, commit: str) -> str:
-    airflow = "" if result.airflow else " --without-airflow"
-    return f"""\
-# A soak
-
-This page says what came of a running stack that was broken at random. `make soak` writes it; do not edit it.
-
-The stack is PostgreSQL, Kafka, Airflow with Spark, and two further pipelines. Their tasks are plain processes
-with the same use cases, ledger and staging writer, and a Kafka consumer in Spark's place: Spark cannot start enough
-epochs in ten minutes on this machine.
-Airflow's processes are started again when they end, as systemd or Compose would do it.
-
-During the soak a reader compares both tables, the outbox, the parts and the manifests of every pipeline with the
-ledger, in one snapshot at a time. A `read_committed` and a `read_uncommitted` consumer read the topics that the
-pipelines publish to.
-At the end every record of the log is looked for in every table, and in what the `read_committed` consumer saw.
-
-## What came of it
-
-Run on {datetime.now(UTC):%Y-%m-%d}, commit `{commit}`, {os.cpu_count()} cores, {platform.system()}, \
-Python {platform.python_version()}:
-`python -m tests.soak --minutes {result.seconds / 60:g} --seed {result.seed}{airflow}`.
-
-{summary(result)}
-
-[The data](data/soak.txt) have each kind of fault, phase, table and topic.
-"""

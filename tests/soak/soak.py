@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from itertools import zip_longest
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -18,22 +17,20 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
 
-from epochline.errors import StackError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
-from tests.airflow.rest import call, token
 from tests.databases import query
 from tests.integration.kafka_topics import admin_of, make_topic
 from tests.ports import choose_ports
 from tests.soak.faults import Fault, schedule
 from tests.soak.nemesis import Hit, Nemesis
-from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared, topic_of
+from tests.soak.pipelines import PARTITIONS, PIPELINES, declared, topic_of
 from tests.soak.report import DRAIN_SECONDS
 from tests.soak.tasks import Servers
 from tests.soak.topics import TopicWatch
 from tests.soak.watch import LEFT_OVER, Exactness, Watch, compare, log_of
 from tests.soak.worker import Seat, work
-from tests.waiting import idle_seconds, wait_for
+from tests.waiting import idle_seconds
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -42,7 +39,6 @@ _SPAWN = multiprocessing.get_context("spawn")
 class Result:
     seed: int
     seconds: float
-    airflow: bool
     planned: list[Fault]
     hits: list[Hit]
     wrong: list[str]
@@ -60,35 +56,27 @@ class Result:
 
 
 class Soak:
-    def __init__(self, home: Path, *, seed: int, seconds: float, airflow: bool) -> None:
-        self._seed, self._seconds, self._with_airflow = seed, seconds, airflow
-        here, heartbeat = Path(__file__).parent, "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"
-        self._stack = Stack(
-            home, dags_folder=here / "dags", extra_pythonpath=(here.parents[1],),
-            airflow_config={heartbeat: "15", f"{heartbeat}_DETECTION_INTERVAL": "3"},
-        )  # fmt: skip
-        self._pipelines = [*PLAIN, *([SCHEDULED] if airflow else [])]
+    def __init__(self, home: Path, *, seed: int, seconds: float) -> None:
+        self._seed, self._seconds = seed, seconds
+        self._stack = Stack(home)
         self._producing = threading.Event()
         self._stopping = _SPAWN.Value("b", 0)
         self._workers: list[SpawnProcess] = []
         self._left: list[str] = []
-        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
 
     def run(self) -> Result:
         """Everything, from an empty home to the verdict."""
         choose_ports(self._stack.home)
-        self._stack.up(parts=("postgres", "kafka", "airflow") if self._with_airflow else ("postgres", "kafka"))
+        self._stack.up(parts=("postgres", "kafka"))
         self._prepare()
         seats = self._start_workers()
         producer = threading.Thread(target=self._produce, daemon=True)
         producer.start()
-        if self._with_airflow:
-            self._supervisor.start()
-        watch = Watch(self._stack.postgres.dsn(), self._pipelines)
+        watch = Watch(self._stack.postgres.dsn(), PIPELINES)
         watch.start()
-        topics = TopicWatch(self._stack.kafka.bootstrap_servers, [topic_of(name) for name in self._pipelines])
-        planned = schedule(self._seed, self._seconds, airflow=self._with_airflow)
-        hits = self._break(Nemesis(self._stack, seats, self._call if self._with_airflow else None), planned)
+        topics = TopicWatch(self._stack.kafka.bootstrap_servers, [topic_of(name) for name in PIPELINES])
+        planned = schedule(self._seed, self._seconds)
+        hits = self._break(Nemesis(self._stack, seats), planned)
         self._producing.set()
         producer.join()
         drained = self._drain()
@@ -96,7 +84,7 @@ class Soak:
         watch.stop()
         unread = topics.stop()
         result = Result(
-            seed=self._seed, seconds=self._seconds, airflow=self._with_airflow, planned=planned, hits=hits,
+            seed=self._seed, seconds=self._seconds, planned=planned, hits=hits,
             wrong=[*watch.wrong, *unread], snapshots=watch.snapshots, drained_after=drained, left=self._left,
         )  # fmt: skip
         self._count(topics, result)
@@ -104,8 +92,6 @@ class Soak:
 
     def down(self) -> None:
         self._stopping.value = 1
-        if self._supervisor.is_alive():
-            self._supervisor.join(20)
         for worker in self._workers:
             worker.join(20)
             if worker.is_alive():
@@ -113,24 +99,16 @@ class Soak:
         self._stack.down(wipe=False)
 
     def _prepare(self) -> None:
-        for name in (*self._pipelines, *map(topic_of, self._pipelines)):
+        for name in (*PIPELINES, *map(topic_of, PIPELINES)):
             make_topic(self._stack.kafka.bootstrap_servers, name, PARTITIONS)
         with PostgresLedger(self._stack.postgres.dsn()).transaction() as tx:
-            for name in self._pipelines:
+            for name in PIPELINES:
                 tx.targets.create(declared(name))
-        if self._with_airflow:
-            request = self._call
-
-            def listed() -> bool:
-                return SCHEDULED in {dag["dag_id"] for dag in request("GET", "/api/v2/dags")["dags"]}
-
-            wait_for("the soak's DAG is there", listed, seconds=120, every=0.5)
-            request("PATCH", f"/api/v2/dags/{SCHEDULED}", {"is_paused": False})
 
     def _start_workers(self) -> list[Seat]:
         servers = Servers(dsn=self._stack.postgres.dsn(), bootstrap=self._stack.kafka.bootstrap_servers)
         seats = []
-        for name in PLAIN:
+        for name in PIPELINES:
             for by_schedule in (True, False):
                 seat = Seat(
                     pipeline=name, by_schedule=by_schedule, phase=_SPAWN.Value("i", 0), pid=_SPAWN.Value("i", 0),
@@ -143,14 +121,6 @@ class Soak:
                 seats.append(seat)
         return seats
 
-    def _supervise(self) -> None:
-        """Start Airflow's processes again when they end, as systemd or Compose would: its scheduler gives up when it
-        cannot reach its database."""
-        while not self._stopping.value:
-            with suppress(StackError):
-                self._stack.airflow.start()
-            time.sleep(1)
-
     def _produce(self) -> None:
         producer, turn = None, 0
         while not self._producing.wait(0.2):
@@ -158,10 +128,10 @@ class Soak:
             try:
                 if producer is None:
                     producer = KafkaProducer(bootstrap_servers=self._stack.kafka.bootstrap_servers, acks="all")
-                for at, name in enumerate(self._pipelines):
+                for at, name in enumerate(PIPELINES):
                     for partition in range(PARTITIONS):
                         # Also where a turn broke off, the number says which partition it went to, as `key_of` needs.
-                        number = (turn * len(self._pipelines) + at) * PARTITIONS + partition
+                        number = (turn * len(PIPELINES) + at) * PARTITIONS + partition
                         producer.send(name, value=f"{name} {number}".encode(), partition=partition)
             except (KafkaError, OSError):
                 continue  # The log itself says what was produced.
@@ -196,7 +166,7 @@ class Soak:
         """
         begun, idle = time.monotonic(), idle_seconds()
         while idle_seconds() - idle < DRAIN_SECONDS:
-            if all(self._lag(name) == 0 for name in self._pipelines):
+            if all(self._lag(name) == 0 for name in PIPELINES):
                 self._left = [left for (left,) in self._ask(LEFT_OVER)]
                 if not self._left:
                     return time.monotonic() - begun
@@ -214,7 +184,7 @@ class Soak:
 
     def _count(self, topics: TopicWatch, result: Result) -> None:
         bootstrap = self._stack.kafka.bootstrap_servers
-        for name in self._pipelines:
+        for name in PIPELINES:
             [(epochs, records)] = self._ask(
                 "SELECT count(*), coalesce(sum(records_read), 0) FROM epochline.epochs"
                 " WHERE pipeline = %s AND state = 'COMMITTED' AND records_read > 0",
@@ -234,10 +204,6 @@ class Soak:
 
     def _ask(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         return query(self._stack.postgres.dsn(), text, *values)
-
-    @property
-    def _call(self) -> partial[Any]:
-        return partial(call, self._stack.airflow, token(self._stack.airflow))
 
 
 def _recoveries(hits: list[Hit], commits: list[datetime], pipeline: str) -> Iterator[tuple[str, float]]:

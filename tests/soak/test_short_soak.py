@@ -1,16 +1,16 @@
 """The soak, short: the schedule of faults is the seed's, and a minute of them loses and doubles nothing."""
 
 from tests.soak.__main__ import main
-from tests.soak.faults import BY_OPERATORS, ON_TASKS, SERVERS, UNDER_AIRFLOW, schedule
+from tests.soak.faults import BY_OPERATORS, ON_TASKS, SERVERS, schedule
 from tests.soak.topics import verdict
 
 
 def test_a_seed_has_one_schedule_and_ten_minutes_of_it_hold_every_kind_of_fault() -> None:
     """F37: each kind comes once before any comes twice by chance."""
-    planned = schedule(7, 600, airflow=True)
+    planned = schedule(7, 600)
 
-    assert schedule(7, 600, airflow=True) == planned != schedule(8, 600, airflow=True)
-    assert {fault.kind for fault in planned} == {*SERVERS, *ON_TASKS, *BY_OPERATORS, *UNDER_AIRFLOW}
+    assert schedule(7, 600) == planned != schedule(8, 600)
+    assert {fault.kind for fault in planned} == {*SERVERS, *ON_TASKS, *BY_OPERATORS}
     assert len(planned) >= 60
     assert planned == sorted(planned, key=lambda fault: fault.at)
 
@@ -29,8 +29,5 @@ def test_a_topic_is_exact_only_with_each_record_once_and_each_key_in_its_order()
 
 
 def test_a_minute_of_faults_loses_nothing_and_doubles_nothing() -> None:
-    """F37, I1 to I8: kills, stops, cut connections, restarts of PostgreSQL and Kafka, aborts, clears, double triggers.
-
-    Without Airflow, whose driver, tasks and scheduler `make soak` kills as well.
-    """
-    assert main(["--minutes", "1", "--seed", "20261121", "--without-airflow"]) == 0
+    """F37, I1 to I8: kills, stops, cut connections, restarts of PostgreSQL and Kafka, aborts, clears, double triggers."""
+    assert main(["--minutes", "1", "--seed", "20261121"]) == 0
