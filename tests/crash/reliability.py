@@ -143,27 +143,27 @@ def rendered(results: Iterable[Result]) -> str:
         by_fault[result.fault].append(result)
     dates = sorted(result.date for some in by_fault.values() for result in some)
     lines = [_HEAD, f"Oldest run: {dates[0]}. Newest run: {dates[-1]}.", ""]
-    lines += ["| | Fault | Longest recovery, seconds | Tests | Oldest run |", "|---|---|---:|---:|---|"]
+    lines += ["| | Fault | Longest recovery, seconds | Oldest run |", "|---|---|---:|---|"]
     for fault, what in FAULTS.items():
         some = by_fault[fault]
         longest = max((result.recovery for result in some if result.recovery is not None), default=None)
         recovery = "" if longest is None else f"{longest:.1f}"
         oldest = min(some, key=lambda result: result.date)
-        older = sum(result.older for result in some)
-        mark = f", **{older} older than their code**" if older else ""
-        lines.append(f"| {fault} | {what} | {recovery} | {len(some)} | {oldest.date}, `{oldest.commit}`{mark} |")
+        mark = _OLDER if any(result.older for result in some) else ""
+        lines.append(f"| {fault} | {what} | {recovery} | {oldest.date} `{oldest.commit}`{mark} |")
     lines += ["", "## What is not made here", ""]
     lines += [f"- **{fault}** {what}" for fault, what in PARTLY.items()]
     return "\n".join(lines) + "\n"
 
 
+_OLDER = "†"
 _HEAD = """\
 # Reliability
 
 This page lists every fault that a test makes on purpose, and the longest time until the pipeline was whole again.
 `make reliability` writes it; do not edit it.
 [The data](data/reliability.tsv) have each test with its outcome, recovery, date and commit.
-A row whose code changed since a run is marked; `make stale` sets the marks.
+† marks a row whose code changed since a run; `make stale` sets the marks.
 
 The tests under `tests/crash` and `tests/airflow` make a fault with real processes and servers, and nobody repairs
 anything by hand. Then they check that
