@@ -13,7 +13,6 @@ import fsspec
 import pyarrow as pa
 
 from epochline.audit.digested_rows import DigestedRows, RowOfSink, digested
-from epochline.audit.file_rows import Values, rows_as_written, rows_in
 from epochline.audit.findings import Difference, EpochResult, SinkResult
 from epochline.audit.session import AuditSession
 from epochline.audit.topic_records import SAMPLE, SinkFindings
@@ -22,6 +21,7 @@ from epochline.declare.external import Files
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.postgres.queries.statements import Row
 from epochline.sinks.file_manifest import FileManifest, ManifestEntry, ShownFile, entry_path
+from epochline.sinks.file_rows import Values, rows_as_written, rows_in
 from epochline.sinks.storage import LocalDisk, reaching, storage_at
 
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
@@ -172,7 +172,7 @@ class ShownFiles:
             file = self._store.open(f"{self._root.rstrip('/')}/{path}", "rb")
         with file:
             try:
-                for some in rows_in(file, self._files):
+                for some in rows_in(file, self._files.format, list(self._files.written)):
                     number += len(some[self._columns[0]])
                     if values:
                         self._rows.find(**self._identified(epoch_id, some))

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
-import pyarrow
 from psycopg2 import sql
-from pyarrow import csv, parquet
 
 from epochline.declare.external import CustomSink, Files
 from epochline.declare.names import split_table
@@ -24,6 +22,7 @@ from epochline.kafka.records import RecordReader
 from epochline.postgres.queries.statements import Connection, compose, joined, query
 from epochline.protocol.offsets import OffsetRange
 from epochline.sinks.file_manifest import committed_files
+from epochline.sinks.file_rows import rows_in
 
 Content = Mapping[str, int]
 """How often each row is there; a row is a JSON list of its values as text."""
@@ -143,26 +142,11 @@ def rows_of_files(sink: Files | CustomSink | Any) -> Content:
     found: Counter[str] = Counter()
     for epoch in committed_files(path):
         for file in epoch.files:
-            # Text stays text: where a reader guesses types, numbers lose digits, and documents fit no column.
-            if form == "json":
-                found.update(Path(file).read_text(encoding="utf-8").split("\n")[:-1])
-                continue
-            table = parquet.read_table(file) if form == "parquet" else _csv_table(file, sink.written)
-            rows = zip(*(table.column(name).to_pylist() for name in sorted(table.column_names)), strict=True)
-            found.update(json.dumps([_plain(value) for value in row], ensure_ascii=False) for row in rows)
+            with Path(file).open("rb") as opened:
+                for some in rows_in(opened, form, sorted(sink.written)):
+                    rows = zip(*some.values(), strict=True)
+                    found.update(json.dumps([_plain(value) for value in row], ensure_ascii=False) for row in rows)
     return found
-
-
-def _csv_table(file: str, columns: Iterable[str]) -> Any:
-    return csv.read_csv(
-        file,
-        read_options=csv.ReadOptions(block_size=2**30),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(columns, pyarrow.string()), null_values=[""], strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

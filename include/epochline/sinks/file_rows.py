@@ -1,4 +1,7 @@
-"""The rows of a file of a sink, as values that can be compared: read as its format spells them."""
+"""The rows of a file of a sink, as values that can be compared: read as its format spells them.
+
+Nothing guesses a type: numbers would lose digits, and documents fit no column.
+"""
 
 import hashlib
 import io
@@ -21,14 +24,14 @@ Values = Mapping[str, Sequence[Any]]
 """Some rows, column by column."""
 
 
-def rows_in(file: Any, files: FilesSpec) -> Iterator[Values]:
-    """The rows of an open file, some at a time.
+def rows_in(file: Any, form: str, names: Sequence[str]) -> Iterator[Values]:
+    """The rows of an open file, some at a time; ``form`` is the format of `Files`, ``names`` are the columns.
 
     Raises:
         ValueError, OSError, KeyError: the file is damaged, or lacks a column.
     """
-    read = {"parquet": _parquet, "csv": _csv, "json": _json}[files.format]
-    yield from read(file, list(files.written))
+    read = {"parquet": _parquet, "csv": _csv, "json": _json}[form]
+    yield from read(file, names)
 
 
 def rows_as_written(batch: pa.RecordBatch, files: FilesSpec) -> Iterator[Values]:
@@ -39,7 +42,7 @@ def rows_as_written(batch: pa.RecordBatch, files: FilesSpec) -> Iterator[Values]
         rows.write(batch.select(list(files.written)))
         rows.end()
         written.seek(0)
-        yield from rows_in(written, files)
+        yield from rows_in(written, files.format, list(files.written))
 
 
 def _parquet(file: Any, names: Sequence[str]) -> Iterator[Values]:
