@@ -165,18 +165,13 @@ This page lists every fault that a test makes on purpose, and the longest time u
 [The data](data/reliability.tsv) have each test with its outcome, recovery, date and commit.
 † marks a row whose code changed since a run; `make stale` sets the marks.
 
-The tests under `tests/crash` and `tests/airflow` make a fault with real processes and servers, and nobody repairs
-anything by hand. Then they check that
+Real processes and servers fail, and nobody repairs anything by hand.
+Afterwards each record that was produced is in the target once, the ranges of offsets follow one another without a gap,
+target, manifest and parts have the same counts per epoch, and no staging table, open transaction or unfinished epoch is
+left.
 
-- each record that was produced is in the target once;
-- the ranges of offsets follow one another without a gap;
-- target, manifest and parts have the same counts per epoch;
-- no staging table, open transaction or unfinished epoch is left.
-
-Tests under other folders show one rule each, with a real PostgreSQL.
-
-*Recovery* is the time from the last fault until everything was committed and checked, retries included.
-It must be below 180 seconds, and is empty where nothing has to recover.
+*Recovery* is the time from the last fault until all of that was checked, retries included, and is empty where nothing
+has to recover. It must be below 180 seconds.
 """
 
 

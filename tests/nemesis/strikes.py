@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from tests.databases import as_admin
 from tests.nemesis.declared import NAME, PARTITIONS, SOURCE
 from tests.nemesis.faults import WEIGHTS, Fault
 from tests.nemesis.world import World
+from tests.waiting import arguments_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,8 @@ class Nemesis:
             "connections cut": self._cut,
             "standby killed": self._kill_standby,
             "Spark server killed": lambda _fault: self._kill_those([self._world.stack.spark.pid]),
-            "Python worker killed": lambda fault: self._kill_one(fault, "pyspark.daemon", "pyspark/daemon.py"),
-            "task killed": lambda fault: self._kill_one(fault, "airflow worker -- "),
+            "Python worker killed": lambda fault: self._kill_one(fault, _under(world.stack.spark.pid, "pyspark")),
+            "task killed": lambda fault: self._kill_one(fault, self._tasks()),
             "task frozen": self._freeze_task,
             "scheduler killed": lambda _fault: self._kill_airflow("scheduler"),
             "API server killed": lambda _fault: self._kill_airflow("api-server"),
@@ -138,23 +139,23 @@ class Nemesis:
         as_admin(self._world.pair.primary.superuser_dsn, ended)
         return True
 
-    def _those(self, *words: str) -> list[psutil.Process]:
-        """Processes of this world whose command line has one of the words: its folder is in their environment."""
-        return [one for one in _processes(words) if _is_of(one, str(self._world.home))]
-
     def _kill_those(self, pids: Sequence[int | None]) -> bool:
         for pid in filter(None, pids):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return any(pids)
 
-    def _kill_one(self, fault: Fault, *words: str) -> bool:
-        found = self._those(*words)
+    def _tasks(self) -> list[psutil.Process]:
+        """The processes that run a task's code, and those that watch over them; workers without a task are left out."""
+        workers = _under(self._world.stack.airflow.pids["scheduler"], "airflow worker -- ")
+        return [one for one in workers if "<idle>" not in arguments_of(one)]
+
+    def _kill_one(self, fault: Fault, found: Sequence[psutil.Process]) -> bool:
         return self._kill_those([found[fault.victim % len(found)].pid]) if found else False
 
     def _freeze_task(self, fault: Fault) -> bool:
         """Some sleep beyond the patience of their scheduler, and wake up as zombies."""
-        found = [one for one in self._those("airflow worker -- ") if "<idle>" not in one.cmdline()[0]]
+        found = self._tasks()
         if not found:
             return False
         victim = found[fault.victim % len(found)]
@@ -194,18 +195,14 @@ class Nemesis:
         return False
 
 
-def _processes(words: Sequence[str]) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            command = " ".join(process.cmdline())
-            if any(word in command for word in words):
-                yield process
-
-
-def _is_of(process: psutil.Process, folder: str) -> bool:
-    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        return any(folder in value for value in process.environ().values())
-    return False
+def _under(root: int | None, word: str) -> list[psutil.Process]:
+    """The descendants of a process whose command line has the word; any may end while it is looked at."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(root).children(recursive=True) if root is not None else ():
+            if word in arguments_of(process):
+                found.append(process)
+    return found
 
 
 def _resume(process: psutil.Process) -> None:
