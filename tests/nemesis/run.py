@@ -22,6 +22,9 @@ from tests.nemesis.world import World
 from tests.soak.watch import LEFT_OVER
 from tests.waiting import idle_seconds
 
+MOST_BETWEEN_COMMITS = 5
+"""So many faults strike between two commits at most; then the nemesis waits for a commit."""
+
 DRAIN_SECONDS = 180.0
 """Flink's bar for a job to be healthy again after the last fault (I7)."""
 
@@ -112,10 +115,17 @@ def _break(world: World, result: Result) -> None:
     def passed() -> float:
         return time.monotonic() - begun
 
+    def recovers() -> bool:
+        """Whether so many faults struck since the last commit that a slow machine could commit nothing at all."""
+        if len(result.strikes) < MOST_BETWEEN_COMMITS or passed() > result.seconds:
+            return False
+        since = result.strikes[-MOST_BETWEEN_COMMITS].over_at
+        return not any(at > since for at, _ in world.query(_COMMITS, NAME))
+
     for fault in result.planned:
-        while passed() < fault.at:
+        while passed() < fault.at or recovers():
             nemesis.mend()
-            time.sleep(0.05)
+            time.sleep(0.1)
         if passed() > result.seconds:
             break
         strike = nemesis.strike(fault)
