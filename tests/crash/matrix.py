@@ -24,8 +24,8 @@ FAULTS = {
     "F21": "network: cut, one way, slow, reset",
     "F22": "a producer zombie wakes and commits its Kafka transaction",
     "F23": "open transaction at the tail, aborted transactions, a range of aborted records alone",
-    "F24": "offset gaps: compaction, markers",
-    "F25": "retention passed the head",
+    "F24": "offset gaps: compaction, also between two attempts; markers",
+    "F25": "retention passed the head, or passes while a range is read",
     "F26": "topic deleted and made again, shorter and longer than before",
     "F27": "partitions added between plan and read, and between epochs; a new topic matches the pattern",
     "F28": "poison records: not JSON, not UTF-8, NUL bytes, wrong type, out of range, a value left out",
@@ -56,7 +56,8 @@ FAULTS = {
     "F57": "a standby of PostgreSQL takes the place of the primary, with the last commits or without; the old one comes"
     " back",
     "F58": "of three Kafka nodes: kill -9 of a leader, coordinator or controller; one stands still; an unclean election"
-    " loses a tail; a rolling restart",
+    " loses a tail; a rolling restart; one is cut off from the others, and not from its clients",
+    "F59": "a producer's transactional id expires while it is idle; a transaction that nobody ends",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
@@ -87,7 +88,7 @@ _SOURCE = (*_PROTOCOL, "kafka")
 _SINKS = (*_JOB, "sinks")
 
 SPEAKS_OF = {
-    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22", "F58"), _SINKS),
+    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22", "F58", "F59"), _SINKS),
     **dict.fromkeys(("F2", "F3", "F4", "F39"), (*_JOB, "local")),
     "F55": (*_JOB, "airflow"),
     **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),

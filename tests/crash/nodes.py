@@ -6,21 +6,20 @@ import contextlib
 import ctypes
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 from kafka.admin import NewTopic
 from kafka.errors import KafkaError
 
 from epochline.local.home import LOOPBACK, Ports
 from epochline.local.kafka import Kafka
-from epochline.local.part import Server
 from epochline.local.stack import Stack
 from tests.conftest import throw_away
 from tests.crash.servers import process_of
@@ -247,15 +246,37 @@ class Nodes:
             self._unheard = ()
 
     @contextlib.contextmanager
-    def frozen(self, number: int) -> Iterator[None]:
-        """A node that hears and says nothing, holds its connections, and goes on afterwards as if nothing had been."""
-        pid = self.nodes[number].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+    def frozen(self, *numbers: int) -> Iterator[None]:
+        """Nodes that hear and say nothing, hold their connections, and go on afterwards as if nothing had been."""
+        processes = [process_of(self.nodes[number].pid) for number in numbers]
+        for process in processes:
+            process.suspend()
         try:
             yield
         finally:
-            os.kill(pid, signal.SIGCONT)
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):  # killed meanwhile
+                    process.resume()
+
+    def copy(self) -> None:
+        """Back up what all nodes hold; they stand still meanwhile."""
+        self._restarted(lambda node: shutil.copytree(node.folder, node.folder.with_name("kafka-copy")))
+
+    def put_back(self) -> None:
+        """Put every node back to its copy: what the copies do not hold is lost."""
+
+        def replace(node: Node) -> None:
+            shutil.rmtree(node.folder)
+            node.folder.with_name("kafka-copy").rename(node.folder)
+
+        self._restarted(replace)
+
+    def _restarted(self, change: Callable[[Node], object]) -> None:
+        with ThreadPoolExecutor() as pool:  # A node that leaves in good order waits for those that are to lead.
+            list(pool.map(Node.stop, self.nodes.values()))
+        for node in self.nodes.values():
+            change(node)
+        self.mend()
 
     def roll(self) -> None:
         """Restart one node after the other in good order, as an upgrade does."""

@@ -3,7 +3,6 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,17 +20,8 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="namespaces need root and iproute2"),
 ]
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with Nodes.running(apart=True) as three:
-        yield three
-
-
-@pytest.fixture
-def nodes(cluster: Nodes) -> Nodes:
-    cluster.mend()
-    return cluster
+APART = True
+"""Of the module's nodes, each has a network of its own."""
 
 
 def by(line: Line, servers: str) -> Line:
@@ -53,7 +43,9 @@ def test_a_leader_that_is_cut_off_from_the_others_is_not_taken_for_a_kafka_that_
     group = line.pipeline.consumer_group
     cut = nodes.leader(line.topic) if victim == "leader" else nodes.coordinator(group)
     with nodes.cut_off(cut):
-        wait_for("the others lead the topic", lambda: cut not in (nodes.leader(line.topic), nodes.leader(line.topic, 1)))
+        wait_for(
+            "the others lead the topic", lambda: cut not in (nodes.leader(line.topic), nodes.leader(line.topic, 1))
+        )
         wait_for("another one coordinates", lambda: nodes.coordinator(group) != cut)
         line.bootstrap = line.kafka = nodes.bootstrap_servers
         others = by(line, nodes.bootstrap_servers)
@@ -62,16 +54,40 @@ def test_a_leader_that_is_cut_off_from_the_others_is_not_taken_for_a_kafka_that_
         wait_for("a run that asks the others", lambda: others.run() == "success")
         others.some(5, "unread")
         alone = by(line, nodes.nodes[cut].bootstrap_servers)
-        said = []
-        for number in range(6):  # It names the others too, and which one is asked is chance.
+        said: list[str] = []
+
+        def told() -> bool:
+            """It names the others too, and which of them is asked is chance."""
             try:
-                planned = alone.plan(f"by-chance-{number}")
-                said.append("")
-                alone.abort(epoch_of(planned).epoch_id, f"by-chance-{number}")
+                alone.abort(epoch_of(alone.plan(f"try-{len(said)}")).epoch_id, f"try-{len(said)}")
+                said.append("planned")
             except SourceUnavailableError as error:
                 said.append(str(error))
-        print(time.monotonic(), said)
-        assert not any("is cut off" not in one for one in said if one)
+            return said[-1] != "planned"
+
+        wait_for("its answer is refused", told)
+        assert "a broker is cut off from the others" in said[-1]
     since = time.monotonic()
     line.some(2, "afterwards")
     recover(line, since=since)
+
+
+@pytest.mark.fault("F58")
+def test_a_publisher_that_asks_a_cut_off_leader_for_the_last_marker_sends_no_epoch_again(
+    nodes: Nodes, new_stream: NewStream
+) -> None:
+    """P11, I9: the epoch is in the topic by the others' word; the one that sent it died before the ledger knew."""
+    cut, stream = 0, None
+    while stream is None or nodes.coordinator(stream.transactional_id, of_transactions=True) == cut:
+        stream = new_stream(bootstrap=nodes.bootstrap_servers)
+        stream.publish()
+        cut = nodes.leader("epochline.markers")
+    stream.commit()
+    with nodes.cut_off(cut):
+        wait_for("another one leads the markers", lambda: nodes.leader("epochline.markers") != cut)
+        stream.world.killed_at("topic.committed", BOOTSTRAP=nodes.bootstrap_servers)
+        publisher = stream.world.in_a_process("publish", BOOTSTRAP=nodes.nodes[cut].bootstrap_servers)
+        assert publisher.wait() == 0 or "SinkUnavailableError" in publisher.written("err"), publisher.written("err")
+        stream.recovery.last_fault()
+
+    assert stream.recover() == 0

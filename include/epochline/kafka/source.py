@@ -20,8 +20,8 @@ from epochline.declare.inputs import DeclaredSource, one_source
 from epochline.declare.source import KafkaSource
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka import topics
-from epochline.kafka.agreement import disagreement
 from epochline.kafka.admin import EpochlineAdmin, check_versions, detect_refusals, new_admin, shorten_log
+from epochline.kafka.agreement import disagreement
 from epochline.kafka.tokens import kafka_python_settings
 from epochline.protocol.balances import LogGaps
 from epochline.protocol.mirror import MirroredOffset
@@ -109,9 +109,7 @@ class KafkaOffsets:
             names = {tp.topic for tp in partitions}
             compact = topics.compacted(names, call)
             transactions = topics.open_transactions([key for key in keys if ends[key] > stable[key]], call)
-        self._leaders = {
-            (tp.topic, tp.partition): epoch for tp, epoch in partitions.items() if epoch is not None
-        }
+        self._leaders = {(tp.topic, tp.partition): epoch for tp, epoch in partitions.items() if epoch is not None}
         return SourceView(
             cluster_id=cluster_id,
             partitions=tuple(
