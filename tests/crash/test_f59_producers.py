@@ -140,5 +140,7 @@ def test_a_transaction_that_a_dead_producer_left_open_holds_back_what_follows_un
                 one for one in admin.describe_producers([key])[key].active_producers
                 if one.current_transaction_start_offset == first
             ]  # fmt: skip
-            admin.abort_transaction(AbortTransactionSpec(key, found.producer_id, found.producer_epoch))
+            admin.abort_transaction(
+                AbortTransactionSpec(key, found.producer_id, found.producer_epoch, found.coordinator_epoch)
+            )
     recover(line)

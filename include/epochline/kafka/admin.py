@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.errors import KafkaConnectionError, NoError, SaslAuthenticationFailedError, for_code
+from kafka.errors import KafkaConnectionError, KafkaError, NoError, SaslAuthenticationFailedError, for_code
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
@@ -102,13 +102,14 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
         for broker in (await self._get_cluster_metadata([]))["brokers"]:
             try:
                 told[broker["node_id"]] = await self._async_told_by(broker["node_id"], topics, group)
-            except KafkaError:
+            except (KafkaError, OSError):
                 told[broker["node_id"]] = None
         return told
 
     async def _async_told_by(self, broker: int, topics: Sequence[str], group: str) -> Told:
         of_topics = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics], allow_auto_topic_creation=False,
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
         )  # fmt: skip
         many = self._manager.broker_version_data.api_version(FindCoordinatorRequest) >= _MANY_COORDINATORS

@@ -1,4 +1,4 @@
-"""Whether the brokers of a cluster agree about who leads. One that is cut off from the others answers as it did before."""
+"""Whether the brokers of a cluster agree about who leads. One that is cut off answers as it did before."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Leaders = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What one broker says: the leaders of topics, the coordinator of a group (None if it does not say), the brokers."""
+    """What one broker says: the leaders of topics, the coordinator of a group (None if unknown), the brokers."""
 
     leaders: Leaders
     coordinator: int | None

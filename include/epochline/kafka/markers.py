@@ -109,9 +109,10 @@ def last_marker(
 def _messages(
     settings: Mapping[str, str], isolation: str, deadline: float, late: str, least: int = -1
 ) -> Generator[Message, None, None]:
-    """Yields records, and at each end of the control topic beyond ``least`` a message whose error is ``_PARTITION_EOF``.
+    """Yields records, and at each end of the control topic a message whose error is ``_PARTITION_EOF``.
 
-    Ends if the topic does not exist. Raises `SinkUnavailableError` with the message ``late`` at the deadline.
+    An end up to ``least`` is none: its leader is asked no more. Ends if the topic does not exist. Raises
+    `SinkUnavailableError` with the message ``late`` at the deadline.
     """
     reports, doing = Reports(settings), f"reading {CONTROL_TOPIC}"
     with reports.explaining(doing), closing(new_consumer(settings, reports, isolation)) as consumer:
