@@ -69,12 +69,15 @@ class TransactionalSender:
     def mark_end(self) -> int:
         """Write a record to the end of the control topic, in a transaction that is aborted; returns its offset.
 
+        If there is no such topic, returns -1.
         Every replica in sync has it. A leader that the network cut off before shows a log that ends before it.
 
         Raises:
             SinkUnavailableError, SinkError: as `send`. Nothing becomes visible.
         """
         doing = f"looking for the end of {CONTROL_TOPIC} as {self._id}"
+        if partitions_of(self._producer, self._reports, CONTROL_TOPIC, _PATIENCE_SECONDS) is None:
+            return -1
         with self._reports.explaining(doing):
             self._producer.begin_transaction()
         queue = RecordQueue(self._producer, self._reports, doing, time.monotonic() + self._timeout)
