@@ -25,7 +25,7 @@ FAULTS = {
     "F22": "a producer zombie wakes and commits its Kafka transaction",
     "F23": "open transaction at the tail, aborted transactions, a range of aborted records alone",
     "F24": "offset gaps: compaction, also between two attempts; markers",
-    "F25": "retention passed the head, or passes while a range is read",
+    "F25": "retention passed the head, or passes during the read",
     "F26": "topic deleted and made again, shorter and longer than before",
     "F27": "partitions added between plan and read, and between epochs; a new topic matches the pattern",
     "F28": "poison records: not JSON, not UTF-8, NUL bytes, wrong type, out of range, a value left out",
@@ -68,8 +68,6 @@ PARTLY = {
     "F16": "Full disks of Kafka's log, of Spark's local folder and of Airflow's logs are not made.",
     "F19": "In plan, the broker is dead before it is asked.",
     "F21": "The network to Kafka is never slow; it is cut one way for a publisher alone.",
-    "F24": "The cleaner runs when the broker decides, so transaction markers and a forced roll under"
-    " `cleanup.policy=compact` make the gaps.",
     "F25": "Every run stops until an operator declares the loss; recovery is counted from there.",
     "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
     "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
