@@ -11,10 +11,19 @@ import pyarrow.dataset
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-from epochline.arrow.cast.batches import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA, record_batch
 from epochline.errors import SourceUnavailableError
+from epochline.kafka.records import RecordReader
 from epochline.protocol.offsets import PlannedRange, TopicPartition
 from epochline.sinks.file_manifest import CommittedEpoch, committed_files
+
+
+def of_product(bootstrap: str, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
+    """The committed records of a range in small batches, as the product's client reads them."""
+    tp, settings = planned.tp, {"bootstrap.servers": bootstrap}
+    with RecordReader(settings, records=8).session() as session:
+        for columns in session.read(tp.topic, tp.partition, planned.range):
+            yield record_batch(tp.topic, tp.partition, columns)
 
 
 def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: float) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ import pytest
 from tests.crash.cases import clean_database, kafka_now, new_case, shared
 from tests.crash.fired import fired, pytest_collection_modifyitems
 from tests.crash.line import Line
+from tests.crash.nodes import Nodes
 from tests.crash.proxy import Proxy
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
@@ -16,6 +17,21 @@ from tests.crash.stream import new_stream, stream
 __all__ = [
     "clean_database", "fired", "kafka_now", "new_case", "new_stream", "pytest_collection_modifyitems", "shared", "stream",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """Three nodes of a module's own, with the settings that it names."""
+    settings = getattr(request.module, "NODE_SETTINGS", None)
+    with Nodes.running(settings, apart=getattr(request.module, "APART", False)) as three:
+        yield three
+
+
+@pytest.fixture
+def nodes(cluster: Nodes) -> Nodes:
+    """Three nodes that run, with every replica in sync, whatever the last test has left."""
+    cluster.mend()
+    return cluster
 
 
 NewLine = Callable[..., Line]

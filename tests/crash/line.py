@@ -90,8 +90,8 @@ class Line(Driver):
             make_topic(bootstrap, self.topic, partitions, **configs or {})
             self.create()
 
-    def again(self, dsn: str | None = None, *, lock_timeout: float = 5) -> Line:
-        other = Line(dsn or self.dsn, self.bootstrap, name=self.name, partitions=0, lock_timeout=lock_timeout)
+    def again(self, dsn: str | None = None, **options: Any) -> Line:
+        other = Line(dsn or self.dsn, self.bootstrap, name=self.name, partitions=0, **options)
         other.produced = self.produced
         return other
 

@@ -24,8 +24,8 @@ FAULTS = {
     "F21": "network: cut, one way, slow, reset",
     "F22": "a producer zombie wakes and commits its Kafka transaction",
     "F23": "open transaction at the tail, aborted transactions, a range of aborted records alone",
-    "F24": "offset gaps: compaction, markers",
-    "F25": "retention passed the head",
+    "F24": "offset gaps: compaction, also between two attempts; markers",
+    "F25": "retention passed the head, or passes during the read",
     "F26": "topic deleted and made again, shorter and longer than before",
     "F27": "partitions added between plan and read, and between epochs; a new topic matches the pattern",
     "F28": "poison records: not JSON, not UTF-8, NUL bytes, wrong type, out of range, a value left out",
@@ -55,8 +55,9 @@ FAULTS = {
     "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
     "F57": "a standby of PostgreSQL takes the place of the primary, with the last commits or without; the old one comes"
     " back",
-    "F58": "of three Kafka nodes: kill -9 of a leader, coordinator or controller; one stands still; an unclean election"
-    " loses a tail; a rolling restart",
+    "F58": "of three Kafka nodes, one is killed, stands still or is cut off from the others; an unclean election loses a"
+    " tail; a rolling restart",
+    "F59": "a producer's transactional id expires while it is idle; a transaction that nobody ends",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
@@ -65,10 +66,8 @@ PARTLY = {
     "F5": "Spark starts no speculative copy on the host of the original, so the test makes the two tries itself.",
     "F15": "The server stands still for 3 s: longer than the pauses of the clients, shorter than a failover of 30 s.",
     "F16": "Full disks of Kafka's log, of Spark's local folder and of Airflow's logs are not made.",
-    "F19": "In plan, the broker is dead before it is asked. With three nodes: F58.",
+    "F19": "In plan, the broker is dead before it is asked.",
     "F21": "The network to Kafka is never slow; it is cut one way for a publisher alone.",
-    "F24": "The cleaner runs when the broker decides, so transaction markers and a forced roll under"
-    " `cleanup.policy=compact` make the gaps.",
     "F25": "Every run stops until an operator declares the loss; recovery is counted from there.",
     "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
     "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
@@ -87,7 +86,7 @@ _SOURCE = (*_PROTOCOL, "kafka")
 _SINKS = (*_JOB, "sinks")
 
 SPEAKS_OF = {
-    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22", "F58"), _SINKS),
+    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22", "F58", "F59"), _SINKS),
     **dict.fromkeys(("F2", "F3", "F4", "F39"), (*_JOB, "local")),
     "F55": (*_JOB, "airflow"),
     **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),

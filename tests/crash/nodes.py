@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
-import signal
+import socket
+import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 from kafka.admin import NewTopic
 from kafka.errors import KafkaError
 
 from epochline.local.home import LOOPBACK, Ports
 from epochline.local.kafka import Kafka
-from epochline.local.part import Server
 from epochline.local.stack import Stack
 from tests.conftest import throw_away
 from tests.crash.servers import process_of
@@ -34,7 +36,18 @@ REPLICATED = {
     # A follower that stands still leaves the replicas in sync after this time.
     "replica.lag.time.max.ms": "3000",
     "controlled.shutdown.retry.backoff.ms": "500",
+    # The cleaner, and whatever ends transactions and deletes records, look often, so that a test need not wait for them.
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
 }
+
+_OF_NETWORK = 0x40000000
+"""The kind of a namespace, as the kernel names it."""
+
+_NETWORK = f"10.{100 + os.getpid() % 100}.99"
+"""Of nodes that are held apart, by this process alone, as are the names of links and namespaces."""
 
 
 class Node(Kafka):
@@ -43,53 +56,80 @@ class Node(Kafka):
     number = 0
     cluster = ""
     voters = ""
+    host = LOOPBACK
+    namespace = ""
+    """Of the kernel, with a network of the node's own; empty if it shares this process's."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{self.host}:{self.port}"
 
     def _cluster_id(self) -> str:
         return self.cluster
 
     def health(self) -> str | None:
         """None if it listens: the others may be dead, and partitions without a leader."""
-        return Server.health(self)
+        try:
+            socket.create_connection((self.host, self.port), 1).close()
+        except OSError as error:
+            return str(error)
+        return None
 
     def _configure(self) -> Path:
         self._settings |= {**REPLICATED, "node.id": str(self.number)}
         path = super()._configure()
         lines = [line for line in path.read_text().splitlines() if not line.startswith("controller.quorum.voters")]
-        path.write_text("\n".join([*lines, f"controller.quorum.voters={self.voters}", ""]))
+        text = "\n".join([*lines, f"controller.quorum.voters={self.voters}", ""])
+        path.write_text(text.replace(f"CONTROLLER://{LOOPBACK}", f"CONTROLLER://{self.host}"))
         return path
+
+    def enter(self) -> None:
+        """What this thread starts from now on is in the network of the node."""
+        if self.namespace:
+            with Path("/run/netns", self.namespace).open() as file:
+                assert ctypes.CDLL(None).setns(file.fileno(), _OF_NETWORK) == 0
 
 
 class Nodes:
     """Three nodes, by their numbers from 1."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str], *, apart: bool) -> None:
         self.stacks = [Stack(folder / str(number)) for number in (1, 2, 3)]
         self.nodes: dict[int, Node] = {}
-        ports = []
+        self._unheard: tuple[int, ...] = ()
+        """Nodes that are cut off, and whose answers count for nothing."""
+        voters = []
         for number, stack in enumerate(self.stacks, 1):
             choose_ports(stack.home)
-            ports.append(Ports(stack.home).get("kafka_controller"))
-            self.nodes[number] = stack.kafka = Node(stack.home, Ports(stack.home))
-        for number, node in self.nodes.items():
+            node = self.nodes[number] = stack.kafka = Node(stack.home, Ports(stack.home), settings)
             node.number, node.cluster = number, "ZXBvY2hsaW5lLXRocmVlLQ"
-            node.voters = ",".join(f"{one}@{LOOPBACK}:{port}" for one, port in enumerate(ports, 1))
+            if apart:
+                node.host, node.namespace = f"{_NETWORK}.{number}", f"epochline-{os.getpid()}-kafka-{number}"
+            voters.append(f"{number}@{node.host}:{Ports(stack.home).get('kafka_controller')}")
+        for node in self.nodes.values():
+            node.voters = ",".join(voters)
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls) -> Iterator[Nodes]:
+    def running(cls, settings: Mapping[str, str] | None = None, *, apart: bool = False) -> Iterator[Nodes]:
+        """Nodes with further settings; where they are held ``apart``, which only root can do, one may be cut off."""
         folder = Path(tempfile.mkdtemp(prefix="epochline-nodes-"))
-        cluster = cls(folder)
+        cluster = cls(folder, settings or {}, apart=apart)
         try:
+            if apart:
+                cluster._wire()
             cluster.start(*cluster.nodes)
             yield cluster
         finally:
             for stack in cluster.stacks:
                 throw_away(stack)
+            if apart:
+                cluster._unwire()
             shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def bootstrap_servers(self) -> str:
-        return self.all_but()
+        return self.all_but(*self._unheard)
 
     def all_but(self, *numbers: int) -> str:
         """The addresses of the other nodes."""
@@ -98,7 +138,7 @@ class Nodes:
     def start(self, *numbers: int) -> None:
         """Start nodes side by side, and wait until each answers."""
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda number: self.nodes[number].start(), numbers))
+            list(pool.map(lambda number: (self.nodes[number].enter(), self.nodes[number].start()), numbers))
         for number in numbers:
             self.nodes[number].wait()
 
@@ -173,16 +213,71 @@ class Nodes:
             process.kill()
             process.wait(20)
 
+    def _wire(self) -> None:
+        """Give each node a network of its own, on one bridge that this process is on."""
+        bridge = f"ep{os.getpid()}k"
+        _ip(f"link add {bridge} type bridge")
+        _ip(f"addr add {_NETWORK}.254/24 dev {bridge}")
+        _ip(f"link set {bridge} up")
+        for number, node in self.nodes.items():
+            _ip(f"netns add {node.namespace}")
+            _ip(f"link add {bridge}{number} type veth peer name eth0 netns {node.namespace}")
+            _ip(f"link set {bridge}{number} master {bridge} up")
+            for words in (f"addr add {node.host}/24 dev eth0", "link set eth0 up", "link set lo up"):
+                _ip(f"-n {node.namespace} {words}")
+
+    def _unwire(self) -> None:
+        for node in self.nodes.values():
+            _ip(f"netns del {node.namespace}")
+        _ip(f"link del ep{os.getpid()}k")
+
     @contextlib.contextmanager
-    def frozen(self, number: int) -> Iterator[None]:
-        """A node that hears and says nothing, holds its connections, and goes on afterwards as if nothing had been."""
-        pid = self.nodes[number].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+    def cut_off(self, number: int) -> Iterator[None]:
+        """Neither of the others hears a node, which goes on to answer its clients as it did before."""
+        others = [node.host for other, node in self.nodes.items() if other != number]
+        namespace = self.nodes[number].namespace
+        for host in others:
+            _ip(f"-n {namespace} route add blackhole {host}/32")
+        self._unheard = (number,)
         try:
             yield
         finally:
-            os.kill(pid, signal.SIGCONT)
+            for host in others:
+                _ip(f"-n {namespace} route del blackhole {host}/32")
+            self._unheard = ()
+
+    @contextlib.contextmanager
+    def frozen(self, *numbers: int) -> Iterator[None]:
+        """Nodes that hear and say nothing, hold their connections, and go on afterwards as if nothing had been."""
+        processes = [process_of(self.nodes[number].pid) for number in numbers]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):  # killed meanwhile
+                    process.resume()
+
+    def copy(self) -> None:
+        """Back up what all nodes hold; they stand still meanwhile."""
+        self._restarted(lambda node: shutil.copytree(node.folder, node.folder.with_name("kafka-copy")))
+
+    def put_back(self) -> None:
+        """Put every node back to its copy: what the copies do not hold is lost."""
+
+        def replace(node: Node) -> None:
+            shutil.rmtree(node.folder)
+            node.folder.with_name("kafka-copy").rename(node.folder)
+
+        self._restarted(replace)
+
+    def _restarted(self, change: Callable[[Node], object]) -> None:
+        with ThreadPoolExecutor() as pool:  # A node that leaves in good order waits for those that are to lead.
+            list(pool.map(Node.stop, self.nodes.values()))
+        for node in self.nodes.values():
+            change(node)
+        self.mend()
 
     def roll(self) -> None:
         """Restart one node after the other in good order, as an upgrade does."""
@@ -195,3 +290,7 @@ class Nodes:
         wait_for(f"nobody leads {topic}", lambda: self._described(topic)[0]["leader_id"] < 0)
         with admin_of(self.bootstrap_servers) as admin:
             admin.elect_leaders(1, {topic: [0]})
+
+
+def _ip(words: str) -> None:
+    subprocess.run(["ip", *words.split()], check=True)

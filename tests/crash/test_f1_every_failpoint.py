@@ -10,7 +10,7 @@ import pytest
 from epochline.failpoints import KILLED
 from tests.checker import recover
 from tests.crash.cases import NewCase
-from tests.crash.fired import IN_SPARK, WITH_GAPS, failpoints_of_a_run
+from tests.crash.fired import IN_SPARK, WITH_GAPS, WITH_LOSSES, failpoints_of_a_run
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.servers import end_other_sessions
 
@@ -57,7 +57,7 @@ def kill(new_case: NewCase) -> Kill:
     return kill_at
 
 
-POINTS = [name for name in failpoints_of_a_run() if name not in IN_SPARK | WITH_GAPS]
+POINTS = [name for name in failpoints_of_a_run() if name not in IN_SPARK | WITH_GAPS | WITH_LOSSES]
 
 
 @pytest.mark.fault("F1")

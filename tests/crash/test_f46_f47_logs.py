@@ -7,11 +7,12 @@ import pytest
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from epochline.coordinator import seal
+from epochline.coordinator import plan, seal
 from epochline.errors import KafkaBehindError
 from epochline.failpoints import FailpointError, arm, watched, watched_source
 from epochline.operations import Request
-from tests.crash.fired import WITH_GAPS
+from tests.crash.fired import WITH_GAPS, WITH_LOSSES
+from tests.crash.nodes import Nodes
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.integration.kafka_topics import Topic, admin_of, produce
@@ -22,11 +23,15 @@ ORDER = Request(actor="ada@here", reason="the disks are lost")
 
 
 @pytest.mark.fault("F46")
+@pytest.mark.parametrize("brokers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_kafka_from_a_backup_that_grew_again_is_not_taken_for_the_log_that_was_read(
-    server: Server, recovery: Recovery
+    server: Server, recovery: Recovery, request: pytest.FixtureRequest, fired: Path, brokers: int
 ) -> None:
     """INV-8, INV-9: every record that took the place of a lost one is read, and none of the rows of lost ones goes."""
-    bootstrap = server.kafka.bootstrap_servers
+    bootstrap, copy, put_back = server.kafka.bootstrap_servers, server.copy_kafka, server.put_kafka_back
+    if brokers > 1:
+        nodes: Nodes = request.getfixturevalue("nodes")
+        bootstrap, copy, put_back = nodes.bootstrap_servers, nodes.copy, nodes.put_back
     world = new_world(server.new_database(), bootstrap)
     it = world.it
 
@@ -36,12 +41,17 @@ def test_a_kafka_from_a_backup_that_grew_again_is_not_taken_for_the_log_that_was
 
     append("a", 0, 3)
     it.epoch()
-    server.copy_kafka()
+    copy()
     append("a", 3, 7)
     it.epoch()
-    server.put_kafka_back()
+    put_back()
     append("b", 3, 9)
 
+    (point,) = WITH_LOSSES
+    arm({"EPOCHLINE_FAILPOINT": f"{point}:raise", "EPOCHLINE_FAILPOINT_RECORD": str(fired)})
+    with pytest.raises(FailpointError):
+        plan(it.ledger, watched_source(it.source), it.pipeline, it.run_of("killed"))
+    arm({})
     with pytest.raises(KafkaBehindError, match="-0: offset 3 of epoch 1"):
         it.asked_to_plan()
 

@@ -6,36 +6,23 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from epochline.arrow.cast.batches import record_batch
 from epochline.errors import DataLossError
-from epochline.kafka.records import RecordReader
 from epochline.operations import Request
 from epochline.protocol.offsets import PlannedRange
 from tests.checker import recover
 from tests.crash.conftest import NewLine
-from tests.crash.line import Line
+from tests.crash.line import Line, in_background
 from tests.crash.nodes import Nodes
 from tests.crash.stream import NewStream
+from tests.reading import of_product
 from tests.waiting import wait_for
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with Nodes.running() as three:
-        yield three
-
-
-@pytest.fixture
-def nodes(cluster: Nodes) -> Nodes:
-    """Three nodes that run, with every replica in sync, whatever the last test has left."""
-    cluster.mend()
-    return cluster
 
 
 @pytest.fixture
@@ -43,14 +30,6 @@ def line(nodes: Nodes, new_line: NewLine) -> Line:
     one = new_line(bootstrap=nodes.bootstrap_servers)
     one.some()
     return one
-
-
-def of_product(line: Line, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
-    """The records of a range, as the product's client reads them."""
-    tp, settings = planned.tp, {"bootstrap.servers": line.bootstrap}
-    with RecordReader(settings, records=8).session() as session:
-        for columns in session.read(tp.topic, tp.partition, planned.range):
-            yield record_batch(tp.topic, tp.partition, columns)
 
 
 @pytest.mark.fault("F58")
@@ -65,7 +44,7 @@ def test_the_leader_of_a_partition_killed_before_the_plan_and_in_the_middle_of_t
     nodes.mend()
 
     def read(one: PlannedRange) -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(of_product(line, one)):
+        for number, batch in enumerate(of_product(line.bootstrap, one)):
             yield batch
             if number == 0 and one.tp.partition == 0:
                 nodes.kill(nodes.leader(line.topic, 0))
@@ -100,6 +79,39 @@ def test_a_node_killed_before_the_commit_does_not_stop_it_and_the_mirror_follows
     line.some(2, "last")
     recover(line, since=since)
     mirrored = line.source.mirrored(line.pipeline.consumer_group)
+    assert {partition: one.offset for (_topic, partition), one in mirrored.items()} == line.heads()
+
+
+@pytest.mark.fault("F58")
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [False, True], ids=["unheard", "heard"])
+def test_the_groups_coordinator_killed_in_the_middle_of_the_mirrors_write_leaves_no_false_evidence(
+    nodes: Nodes, line: Line, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """INV-8: it dies before it takes the offsets, or once it alone has them; the next run is not told of a lost Kafka."""
+    assert line.run() == "success"
+    line.some(2, "later")
+    planned = line.to_sealed("run-2")
+    group, write = line.pipeline.consumer_group, line.source.mirror
+    keeper = nodes.coordinator(group)
+
+    def killed_meanwhile(*heads: Any) -> None:
+        monkeypatch.undo()
+        frozen = [number for number in nodes.nodes if (number != keeper) is kept]
+        with nodes.frozen(*frozen):
+            writing = in_background(lambda: write(*heads))
+            time.sleep(1)
+            assert not writing.done()
+            nodes.kill(keeper)
+        writing.result(60)
+
+    monkeypatch.setattr(line.source, "mirror", killed_meanwhile)
+    line.commit(planned)
+    since = time.monotonic()
+
+    line.some(2, "last")
+    recover(line, since=since)
+    mirrored = line.source.mirrored(group)
     assert {partition: one.offset for (_topic, partition), one in mirrored.items()} == line.heads()
 
 

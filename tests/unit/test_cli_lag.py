@@ -84,6 +84,9 @@ class Servers:
     def leader_epoch_ends(self, epochs: dict[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return {tp: self.ends if tp.topic == "second" else 9 for tp in epochs}
 
+    def confirm(self, group: str) -> None:
+        """Every broker says the same."""
+
     def mirrored(self, group: str) -> dict[tuple[str, int], MirroredOffset]:
         return self.group if group.endswith("second") else {}
 

@@ -8,7 +8,7 @@ from epochline.cli import database
 from epochline.cli.database import Row, Session
 from epochline.coordinator.checks import check_same_cluster
 from epochline.coordinator.evidence import refuse_unknown
-from epochline.coordinator.observe import ConsumerGroup, former_leaders_ends
+from epochline.coordinator.observe import ConsumerGroup, confirmed, former_leaders_ends
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import DataLossError, KafkaBehindError, LedgerBehindError
 from epochline.ports import OffsetSource, PipelineRow
@@ -56,9 +56,10 @@ def log_fault(
         return Fault(word=FaultWord.OTHER_CLUSTER, reason=_reason(pipeline, error))
     ends: Mapping[TopicPartition, int | None] = {}
     try:
-        check_same_log(pipeline.name, heads, view.partitions)
-        ends = former_leaders_ends(source, heads, view)
-        check_not_truncated(pipeline.name, heads, ends)
+        with confirmed(source, pipeline):
+            check_same_log(pipeline.name, heads, view.partitions)
+            ends = former_leaders_ends(source, heads, view)
+            check_not_truncated(pipeline.name, heads, ends)
     except DataLossError as error:
         words = {(head.tp.topic, head.tp.partition): _fault_at(head, view, ends) for head in heads}
         at = {place: word for place, word in words.items() if word is not None}
@@ -109,9 +110,10 @@ def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost:
         return None
     group = ConsumerGroup.observe(source, pipeline, LastMirror(**rows[0]))
     try:
-        group.refuse_older()
-        if lost is None:
-            group.refuse_gone()
+        with confirmed(source, pipeline):
+            group.refuse_older()
+            if lost is None:
+                group.refuse_gone()
     except KafkaBehindError as error:
         return Fault(word=FaultWord.KAFKA_BEHIND, reason=_reason(pipeline, error))
     return None

@@ -1,6 +1,7 @@
 """What a plan asks Kafka: its logs, and the consumer group that mirrors the heads. No transaction may be open."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Self
@@ -8,7 +9,7 @@ from typing import Self
 from epochline.coordinator.checks import check_same_cluster
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import FromGroup, FromTimestamp
-from epochline.errors import KafkaBehindError, TopicMissingError
+from epochline.errors import DataLossError, KafkaBehindError, TopicMissingError
 from epochline.ports import Accepted, OffsetSource, PipelineRow
 from epochline.protocol.data_loss import CutOff, LeaderEpochEnds, check_same_log
 from epochline.protocol.epoch import Interval
@@ -36,6 +37,19 @@ class SourceObservation:
     leader_epoch_ends: Mapping[TopicPartition, int | None]
     backfill: IntervalOffsets | None
     cut_off: Sequence[CutOff] = ()
+
+
+@contextmanager
+def confirmed(source: OffsetSource, pipeline: Pipeline) -> Iterator[None]:
+    """Have the whole cluster asked before it is believed that it lost what the block finds lost.
+
+    Raises `SourceUnavailableError` in place of the block's `DataLossError`, as `OffsetSource.confirm`.
+    """
+    try:
+        yield
+    except DataLossError:
+        source.confirm(pipeline.consumer_group)
+        raise
 
 
 def observe_source(

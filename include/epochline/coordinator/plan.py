@@ -25,7 +25,7 @@ from epochline.coordinator.intent import (
     limit_place,
     write_epoch,
 )
-from epochline.coordinator.observe import ConsumerGroup, SourceObservation, observe_source
+from epochline.coordinator.observe import ConsumerGroup, SourceObservation, confirmed, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_turn
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.reasons import keep_plan_error
@@ -132,12 +132,11 @@ class _Planning:
     ) -> Plan:
         """Look at ledger and Kafka, then write the epoch if the ledger is still as it was seen."""
         seen = self.look_at_ledger(ledger)
-        with pausing_where_behind(ledger, self.pipeline.name):
+        with pausing_where_behind(ledger, self.pipeline.name), confirmed(source, self.pipeline):
             group = ConsumerGroup.observe(source, self.pipeline, seen.mirror)
             group.refuse_older()
-        observed = observe_source(source, self.pipeline, seen.row, seen.heads, self.request.interval, seen.shown)
-        notes = [*notes, *seen.left, *group.moved_by_others(seen.heads)]
-        with pausing_where_behind(ledger, self.pipeline.name):
+            observed = observe_source(source, self.pipeline, seen.row, seen.heads, self.request.interval, seen.shown)
+            notes = [*notes, *seen.left, *group.moved_by_others(seen.heads)]
             intent = _NextRanges(self, self.write_origins(ledger, seen, observed), observed, group, began)
             request = replace(self.request, settings=self.settings)
             return write_epoch(ledger, self.pipeline, self.run, request, intent, aborted, notes)

@@ -8,7 +8,7 @@ from epochline.coordinator.bounds import refuse_awaiting
 from epochline.coordinator.checks import check_admitted, check_against_ledger, open_transactions
 from epochline.coordinator.evidence import check_known, collect_evidence, guarded_by_sinks_alone
 from epochline.coordinator.intent import PlanRequest, closes_windows
-from epochline.coordinator.observe import ConsumerGroup, SourceObservation, observe_source
+from epochline.coordinator.observe import ConsumerGroup, SourceObservation, confirmed, observe_source
 from epochline.coordinator.plan import check_log, origins_of
 from epochline.coordinator.publish import full_sinks, look_at_sinks
 from epochline.coordinator.takeover import shown_ahead
@@ -64,11 +64,12 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: P
     full = full_sinks(ledger, pipeline)
     settings = request.settings or resolve_settings(pipeline)
     looked = [] if full else look_at_sinks(ledger, pipeline, settings.restart, only_read=True)
-    group.refuse_older()
-    expired = group.refuse_gone()
-    observed = observe_source(source, pipeline, row, heads, shown=shown)
+    with confirmed(source, pipeline):
+        group.refuse_older()
+        expired = group.refuse_gone()
+        observed = observe_source(source, pipeline, row, heads, shown=shown)
+        origins, watched, ranges = _upcoming(pipeline, heads, observed, request.record_limit)
     view = observed.view
-    origins, watched, ranges = _upcoming(pipeline, heads, observed, request.record_limit)
     ends = {partition.tp: partition.last_stable for partition in view.partitions}
     return PlanPreview(
         unfinished=unfinished,

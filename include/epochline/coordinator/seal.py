@@ -7,7 +7,7 @@ from typing import Any
 
 from epochline.coordinator.bounds import verdict_of
 from epochline.coordinator.intent import LEASE
-from epochline.coordinator.observe import former_leaders_ends
+from epochline.coordinator.observe import confirmed, former_leaders_ends
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import (
@@ -217,7 +217,8 @@ def _check_log(
         view = source.look(pipeline.source)
     except TopicMissingError:
         view = SourceView(cluster_id=None, partitions=())
-    check_read(epoch, ranges, view.partitions, former_leaders_ends(source, ranges, view))
+    with confirmed(source, pipeline):
+        check_read(epoch, ranges, view.partitions, former_leaders_ends(source, ranges, view))
     return view.invisible_allowed
 
 

@@ -16,15 +16,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.errors import KafkaConnectionError, NoError, SaslAuthenticationFailedError, for_code
+from kafka.errors import KafkaConnectionError, KafkaError, NoError, SaslAuthenticationFailedError, for_code
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetForLeaderEpochRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from epochline.config.versions import RANGES
 from epochline.errors import SourceAuthenticationError, SourceError
+from epochline.kafka.agreement import Told
 from epochline.kafka.tokens import TOKEN_PROVIDER
 
 _CONSUMER = _ANY_LEADER = _UNKNOWN = _NO_SESSION = -1
+_GROUP = 0
+_MANY_COORDINATORS = 4
+"""The first version of a request that asks for the coordinators of many groups."""
+_ONE_BROKER_MS = 5_000
 _FETCH_BYTES = 8 * 1024 * 1024
 _WITH_ABORTED = 4
 _LAST_BY_NAME = 12
@@ -80,6 +86,50 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
                     _raise(partition.error_code, f"the end of a leader epoch of {key.topic}-{key.partition}")
                     ends[key] = None if partition.end_offset == _UNKNOWN else partition.end_offset
         return ends
+
+    def asked_coordinator(self, group: str) -> int | None:
+        """The broker that was last asked about a group; None if nobody was."""
+        node: int | None = self._manager.cluster.get_coordinator(group)
+        return node
+
+    def told_by_each(self, topics: Sequence[str], group: str) -> dict[int, Told | None]:
+        """What each broker says of topics and a group; None for one that does not answer."""
+        told: dict[int, Told | None] = self._manager.run(self._async_told_by_each, topics, group)
+        return told
+
+    async def _async_told_by_each(self, topics: Sequence[str], group: str) -> dict[int, Told | None]:
+        told: dict[int, Told | None] = {}
+        for broker in (await self._get_cluster_metadata([]))["brokers"]:
+            try:
+                told[broker["node_id"]] = await self._async_told_by(broker["node_id"], topics, group)
+            except (KafkaError, OSError):
+                told[broker["node_id"]] = None
+        return told
+
+    async def _async_told_by(self, broker: int, topics: Sequence[str], group: str) -> Told:
+        of_topics = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
+        )  # fmt: skip
+        many = self._manager.broker_version_data.api_version(FindCoordinatorRequest) >= _MANY_COORDINATORS
+        of_group = (
+            FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group], min_version=_MANY_COORDINATORS)
+            if many
+            else FindCoordinatorRequest(key=group, key_type=_GROUP, max_version=_MANY_COORDINATORS - 1)
+        )
+        metadata = await self._manager.send(of_topics, node_id=broker, request_timeout_ms=_ONE_BROKER_MS)
+        answer = await self._manager.send(of_group, node_id=broker, request_timeout_ms=_ONE_BROKER_MS)
+        found = answer.coordinators[0] if many else answer
+        return Told(
+            leaders={
+                (topic.name, one.partition_index): one.leader_epoch
+                for topic in metadata.topics
+                for one in topic.partitions
+            },
+            coordinator=None if found.error_code else found.node_id,
+            brokers=frozenset(one.node_id for one in metadata.brokers),
+        )
 
     def fetch_batches(self, key: TopicPartition, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
         """Some whole batches from an offset on, below the last stable offset, aborted ones included.

@@ -64,7 +64,7 @@ class Marker:
 
 
 def last_marker(
-    settings: Mapping[str, str], pipeline: str, sink: str, patience: timedelta = _PATIENCE
+    settings: Mapping[str, str], pipeline: str, sink: str, patience: timedelta = _PATIENCE, *, end: int = -1
 ) -> Marker | None:
     """The marker of the last transaction that a sink committed, or None if it has committed none.
 
@@ -73,6 +73,9 @@ def last_marker(
     committed or aborted. Call it after `epochline.kafka.sending.TransactionalSender.fence`: then no transaction of the
     sink itself is open.
 
+    With the ``end`` that `epochline.kafka.sending.TransactionalSender.mark_end` gave, no marker before it is missed: a
+    leader that is cut off from the other brokers is asked no more.
+
     Raises:
         SinkUnavailableError: Kafka does not answer, or another sink's transaction hides the last marker.
         SinkError: Kafka refuses, or the marker cannot be read.
@@ -80,7 +83,7 @@ def last_marker(
     key, deadline = Marker.key(pipeline, sink), time.monotonic() + patience.total_seconds()
     newest, marker = -1, None
     late = f"{CONTROL_TOPIC} could not be read to its end in time. Nothing was sent."
-    with closing(_messages(settings, "read_uncommitted", deadline, late)) as messages:
+    with closing(_messages(settings, "read_uncommitted", deadline, late, end)) as messages:
         for message in messages:
             if message.error() is not None:
                 break
@@ -104,11 +107,12 @@ def last_marker(
 
 
 def _messages(
-    settings: Mapping[str, str], isolation: str, deadline: float, late: str
+    settings: Mapping[str, str], isolation: str, deadline: float, late: str, least: int = -1
 ) -> Generator[Message, None, None]:
     """Yields records, and at each end of the control topic a message whose error is ``_PARTITION_EOF``.
 
-    Ends if the topic does not exist. Raises `SinkUnavailableError` with the message ``late`` at the deadline.
+    An end up to ``least`` is none: its leader is asked no more. Ends if the topic does not exist. Raises
+    `SinkUnavailableError` with the message ``late`` at the deadline.
     """
     reports, doing = Reports(settings), f"reading {CONTROL_TOPIC}"
     with reports.explaining(doing), closing(new_consumer(settings, reports, isolation)) as consumer:
@@ -123,6 +127,11 @@ def _messages(
             error = None if message is None else message.error()
             if error is not None and error.code() not in (_END, KafkaError.GROUP_AUTHORIZATION_FAILED):
                 raise reports.explained(error, doing)
+            if error is not None and error.code() == _END and (message.offset() or 0) <= least:
+                # The leader does not know that it was replaced: another broker may be asked who leads.
+                partitions_of(consumer, reports, CONTROL_TOPIC, deadline - time.monotonic())
+                consumer.assign([TopicPartition(CONTROL_TOPIC, 0, message.offset() or 0)])
+                continue
             # The consumer uses no group, so that a refusal of one does not matter.
             if message is not None and (error is None or error.code() == _END):
                 yield message

@@ -23,6 +23,8 @@ _ABORT_SECONDS = 10.0
 _TURN_SECONDS = 1.0
 _POLL_EVERY = 1_000
 _CHOSEN_BY_KEY = -1
+_END_KEY = b"end"
+"""The key of no marker."""
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
@@ -63,6 +65,30 @@ class TransactionalSender:
             f"taking over the transactional id {self._id}", _PATIENCE_SECONDS,
         )  # fmt: skip
         failpoint("topic.fenced")
+
+    def mark_end(self) -> int:
+        """Write a record to the end of the control topic, in a transaction that is aborted; returns its offset.
+
+        If there is no such topic, returns -1.
+        Every replica in sync has it. A leader that the network cut off before shows a log that ends before it.
+
+        Raises:
+            SinkUnavailableError, SinkError: as `send`. Nothing becomes visible.
+        """
+        doing = f"looking for the end of {CONTROL_TOPIC} as {self._id}"
+        if partitions_of(self._producer, self._reports, CONTROL_TOPIC, _PATIENCE_SECONDS) is None:
+            return -1
+        with self._reports.explaining(doing):
+            self._producer.begin_transaction()
+        queue = RecordQueue(self._producer, self._reports, doing, time.monotonic() + self._timeout)
+        try:
+            queue.put(CONTROL_TOPIC, Outgoing(key=_END_KEY, value=b""), 0)
+            queue.settle()
+        finally:
+            is_aborted = self._abort()
+        if not is_aborted:
+            raise SinkUnavailableError(f"{doing}: Kafka did not answer. Nothing was sent.")
+        return queue.offset
 
     def send(
         self, topic: str, records: Iterable[Outgoing], marker_key: bytes, marker: bytes, others: Sequence[str] = ()
@@ -152,6 +178,8 @@ class RecordQueue:
     def __init__(self, producer: Producer, reports: Reports, doing: str, deadline: float | None = None) -> None:
         self._producer, self._reports, self._doing, self._deadline = producer, reports, doing, deadline
         self._handed_over = self._stored = 0
+        self.offset = -1
+        """Of the record that was stored last."""
         self._failed: KafkaError | None = None
 
     def put(self, topic: str, record: Outgoing, partition: int | None) -> None:
@@ -221,6 +249,7 @@ class RecordQueue:
     def _delivered(self, number: int, size: int, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self._stored += 1
+            self.offset = message.offset() or 0
         elif self._failed is None or self._failed.code() in _PURGED:
             # If one record fails, librdkafka purges the others. Keep the error of the one that failed.
             self._failed = error

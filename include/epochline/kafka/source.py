@@ -21,6 +21,7 @@ from epochline.declare.source import KafkaSource
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka import topics
 from epochline.kafka.admin import EpochlineAdmin, check_versions, detect_refusals, new_admin, shorten_log
+from epochline.kafka.agreement import disagreement
 from epochline.kafka.tokens import kafka_python_settings
 from epochline.protocol.balances import LogGaps
 from epochline.protocol.mirror import MirroredOffset
@@ -45,6 +46,8 @@ class KafkaOffsets:
             raise SourceError("the Kafka connection names no bootstrap.servers.")
         self._settings = kafka_python_settings(settings)
         self._kept: EpochlineAdmin | None = None
+        self._leaders: dict[tuple[str, int], int] = {}
+        self._coordinators: dict[str, int | None] = {}
 
     @contextmanager
     def one_client(self) -> Iterator[None]:
@@ -106,6 +109,7 @@ class KafkaOffsets:
             names = {tp.topic for tp in partitions}
             compact = topics.compacted(names, call)
             transactions = topics.open_transactions([key for key in keys if ends[key] > stable[key]], call)
+        self._leaders = {(tp.topic, tp.partition): epoch for tp, epoch in partitions.items() if epoch is not None}
         return SourceView(
             cluster_id=cluster_id,
             partitions=tuple(
@@ -193,9 +197,19 @@ class KafkaOffsets:
             ends = call("leader_epoch_ends", {key: epochs[tp] for key, tp in keys.items()})
         return {tp: ends[key] for key, tp in keys.items()}
 
+    def confirm(self, group: str) -> None:
+        with self._client() as call:
+            told = call("told_by_each", sorted({topic for topic, _ in self._leaders}), group)
+        if why := disagreement(self._leaders, self._coordinators.get(group), told):
+            raise SourceUnavailableError(
+                f"Kafka at {self._settings['bootstrap_servers']} shows less than was read, but {why}: a broker is cut"
+                " off from the others, and shows what it knew before. Nothing was changed. Try again."
+            )
+
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         with self._client() as call:
             held = call("list_group_offsets", group).get(group, {})
+            self._coordinators[group] = call("asked_coordinator", group)
         mirrored = {}
         for key, offset in held.items():
             if offset.offset >= 0:

@@ -154,7 +154,7 @@ def open_transactions(
     return {
         key: tuple(
             sorted(
-                (_transaction(producer, transactions.get(producer.producer_id)) for producer in active),
+                (_transaction(producer, transactions.get(producer.producer_id), key) for producer in active),
                 key=lambda transaction: transaction.start_offset,
             )
         )
@@ -176,8 +176,11 @@ def _by_producer(producer_ids: Iterable[int], call: Callable[..., Any]) -> Mappi
     return {transaction.producer_id: (name, transaction) for name, transaction in described.items()}
 
 
-def _transaction(producer: Any, transaction: tuple[str, Any] | None) -> OpenTransaction:
+def _transaction(producer: Any, transaction: tuple[str, Any] | None, key: KafkaPartition) -> OpenTransaction:
     name, described = transaction or (None, None)
+    # A record that came after its transaction's end opened the transaction again, unknown to the coordinator.
+    if described is not None and key not in described.topic_partitions:
+        described = None
     return OpenTransaction(
         start_offset=producer.current_transaction_start_offset,
         producer_id=producer.producer_id,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from epochline.coordinator.evidence import pausing_where_behind
 from epochline.coordinator.mirror import mirror
-from epochline.coordinator.observe import ConsumerGroup
+from epochline.coordinator.observe import ConsumerGroup, confirmed
 from epochline.declare.base import problems
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError
@@ -241,5 +241,5 @@ def refuse_older_kafka(ledger: Ledger, source: OffsetSource, pipeline: Pipeline)
     """Refuse a Kafka that went back in time, as `ConsumerGroup.refuse_older`, and pause the pipeline once."""
     with ledger.transaction() as tx:
         last = tx.receipts.last_mirror(pipeline.name)
-    with pausing_where_behind(ledger, pipeline.name):
+    with pausing_where_behind(ledger, pipeline.name), confirmed(source, pipeline):
         ConsumerGroup.observe(source, pipeline, last).refuse_older()

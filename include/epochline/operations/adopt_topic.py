@@ -49,6 +49,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         group = ConsumerGroup.observe(source, declared, last)
         back = [*(topic for topic, _ in group.older), *group.missing]
         view = source.look(declared.source)
+        source.confirm(declared.consumer_group)
         ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
         # A truncated log that has not grown since ends before its head.

@@ -50,6 +50,7 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
     def look(self, subject: Subject, parameters: DeclareLossParameters) -> Found:
         declared, source = subject.declaration()
         view = source.look(declared.source)
+        source.confirm(declared.consumer_group)
         if not parameters.holes:
             return Found(view=view)
         with subject.ledger.transaction() as tx:

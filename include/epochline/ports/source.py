@@ -65,6 +65,16 @@ class OffsetSource(Protocol):
         """
         return {}
 
+    def confirm(self, group: str) -> None:
+        """Ask every broker whether the last answers of this source, and of a group, are those of the whole cluster.
+
+        A broker that the network cuts off from the others goes on to answer, and shows logs and groups as they were.
+
+        Raises:
+            SourceUnavailableError: a broker knows a newer leader or another coordinator, or most do not answer.
+        """
+        return
+
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         """The consumer group's offsets, per topic and partition."""
         return {}

@@ -139,7 +139,7 @@ class TopicSink(Sink):
             self._settings(), self._topic.transactional_id(self._pipeline), self._topic.transaction_timeout
         ) as sender:
             sender.fence()
-            if self._is_there(committable):
+            if self._is_there(committable, sender.mark_end()):
                 log.info("topic.there pipeline=%s epoch=%d sink=%s", self._pipeline, attempt.epoch_id, self._topic.name)
                 return
             marker = Marker(
@@ -186,10 +186,10 @@ class TopicSink(Sink):
                 " Nothing was sent here; a retry finds the epoch published."
             )
 
-    def _is_there(self, committable: Committable) -> bool:
+    def _is_there(self, committable: Committable, end: int) -> bool:
         attempt = committable.attempt
         what = f"{self._topic.name}: epoch {attempt.epoch_id} of {self._pipeline}"
-        marker = self._marker(what)
+        marker = self._marker(what, end)
         if marker is None or marker.token == attempt.token:
             return marker is not None
         with self._connect() as connection:
@@ -205,11 +205,11 @@ class TopicSink(Sink):
         # Epochs are sent in order: if a later one is in the topic, this one was sent before it.
         return marker.epoch_id > attempt.epoch_id
 
-    def _marker(self, what: str) -> Marker | None:
+    def _marker(self, what: str, end: int = -1) -> Marker | None:
         """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there."""
         with self._connect() as connection:
             shown = last_shown(connection, self._pipeline, self._topic.name)
-        marker = last_marker(self._settings(), self._pipeline, self._topic.name)
+        marker = last_marker(self._settings(), self._pipeline, self._topic.name, end=end)
         _refuse_lost(what, marker, shown)
         return marker
 

@@ -124,6 +124,11 @@ class SeveralOffsets(OffsetSource):
                 answers |= {own[tp]: answer for tp, answer in (ask(asked, own) if own else {}).items()}
         return answers
 
+    def confirm(self, group: str) -> None:
+        for name, asked in self._asked.items():
+            with self._naming(name):
+                asked.confirm(group)
+
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         """What the group holds of each source. A source with ``mirror=False`` is asked only for its startup's group."""
         offsets: dict[tuple[str, int], MirroredOffset] = {}

@@ -1,0 +1,93 @@
+"""A Kafka of three nodes, of which one is cut off from the other two, and still answers its clients as a leader."""
+
+import os
+import shutil
+import time
+
+import pytest
+
+from epochline.errors import SourceUnavailableError
+from tests.checker import recover
+from tests.crash.conftest import NewLine
+from tests.crash.line import Line
+from tests.crash.nodes import Nodes
+from tests.crash.stream import NewStream
+from tests.driver import epoch_of
+from tests.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="namespaces need root and iproute2"),
+]
+
+APART = True
+"""Of the module's nodes, each has a network of its own."""
+
+
+def by(line: Line, servers: str) -> Line:
+    """The same pipeline, whose runs know these servers alone at first."""
+    other = line.again(kafka=servers)
+    other.recovery = line.recovery
+    return other
+
+
+@pytest.mark.fault("F58")
+@pytest.mark.parametrize("victim", ["leader", "group"])
+def test_a_leader_that_is_cut_off_from_the_others_is_not_taken_for_a_kafka_that_lost_records(
+    nodes: Nodes, new_line: NewLine, victim: str
+) -> None:
+    """I1, INV-9: the others have gone on without it; what it still shows ends before the heads."""
+    line = new_line(bootstrap=nodes.bootstrap_servers)
+    line.some()
+    assert line.run() == "success"
+    group = line.pipeline.consumer_group
+    cut = nodes.leader(line.topic) if victim == "leader" else nodes.coordinator(group)
+    with nodes.cut_off(cut):
+        wait_for(
+            "the others lead the topic", lambda: cut not in (nodes.leader(line.topic), nodes.leader(line.topic, 1))
+        )
+        wait_for("another one coordinates", lambda: nodes.coordinator(group) != cut)
+        line.bootstrap = line.kafka = nodes.bootstrap_servers
+        others = by(line, nodes.bootstrap_servers)
+        others.bootstrap = nodes.bootstrap_servers
+        others.some(30, "behind its back")
+        wait_for("a run that asks the others", lambda: others.run() == "success")
+        others.some(5, "unread")
+        alone = by(line, nodes.nodes[cut].bootstrap_servers)
+        said: list[str] = []
+
+        def told() -> bool:
+            """It names the others too, and which of them is asked is chance."""
+            try:
+                alone.abort(epoch_of(alone.plan(f"try-{len(said)}")).epoch_id, f"try-{len(said)}")
+                said.append("planned")
+            except SourceUnavailableError as error:
+                said.append(str(error))
+            return said[-1] != "planned"
+
+        wait_for("its answer is refused", told)
+        assert "a broker is cut off from the others" in said[-1]
+    since = time.monotonic()
+    line.some(2, "afterwards")
+    recover(line, since=since)
+
+
+@pytest.mark.fault("F58")
+def test_a_publisher_that_asks_a_cut_off_leader_for_the_last_marker_sends_no_epoch_again(
+    nodes: Nodes, new_stream: NewStream
+) -> None:
+    """P11, I9: the epoch is in the topic by the others' word; the one that sent it died before the ledger knew."""
+    cut, stream = 0, None
+    while stream is None or nodes.coordinator(stream.transactional_id, of_transactions=True) == cut:
+        stream = new_stream(bootstrap=nodes.bootstrap_servers)
+        stream.publish()
+        cut = nodes.leader("epochline.markers")
+    stream.commit()
+    with nodes.cut_off(cut):
+        wait_for("another one leads the markers", lambda: nodes.leader("epochline.markers") != cut)
+        stream.world.killed_at("topic.committed", BOOTSTRAP=nodes.bootstrap_servers)
+        publisher = stream.world.in_a_process("publish", BOOTSTRAP=nodes.nodes[cut].bootstrap_servers)
+        assert publisher.wait() == 0 or "SinkUnavailableError" in publisher.written("err"), publisher.written("err")
+        stream.recovery.last_fault()
+
+    assert stream.recover() == 0
