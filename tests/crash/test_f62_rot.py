@@ -1,0 +1,75 @@
+"""Bytes that rot: a staged row, a file, a manifest, a count of the ledger. Found before they show, or by the next audit."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg2 import sql
+
+from epochline import Files, Json, KafkaSource, Pipeline, PostgresTable
+from epochline.errors import EpochlineError, SinkError, StagingLostError
+from epochline.local.stack import Stack
+from epochline.protocol.epoch import EpochState
+from tests.crash.reliability import Recovery
+from tests.crash.servers import Server
+from tests.databases import query
+from tests.driver import epoch_of
+from tests.integration.in_process import InProcess, over_records
+from tests.integration.logins import superuser
+
+COLUMNS = {
+    "n": "integer", "name": "text", "price": "numeric", "ratio": "double precision", "seen": "timestamptz", "doc": "jsonb",
+    "raw": "bytea", "tags": "text[]", "cents": "numeric(12,2)", "flag": "boolean",
+}  # fmt: skip
+PAST_TRIGGERS = "SET session_replication_role = replica; "
+
+
+def record(n: int) -> dict[str, Any]:
+    return {
+        "n": n, "name": f"straße {n}", "price": "1.50", "ratio": 0.0, "seen": "2026-01-01T00:00:00Z", "doc": {"a": 1.0},
+        "raw": "AAEC", "tags": ["a", None], "cents": "7.10", "flag": True,
+    }  # fmt: skip
+
+
+def pipeline(name: str, *sinks: Any, **declared: Any) -> Pipeline:
+    return Pipeline(
+        name=name, source=KafkaSource(topics="records"), parse=Json(columns=COLUMNS), bad_records="quarantine",
+        sinks=sinks or (PostgresTable(table="t", columns=COLUMNS),), **declared,
+    )  # fmt: skip
+
+
+CHANGES = {
+    "n": "n = n + 65536", "name": "name = 'strasse 0'", "price": "price = 1.500", "ratio": "ratio = '-0'",
+    "seen": "seen = seen + interval '1 microsecond'", "doc": """doc = '{"a": 1.00}'""", "raw": r"raw = '\x000103'",
+    "tags": "tags = '{a,NULL,NULL}'", "cents": "cents = NULL", "flag": "flag = false", "_offset": "_offset = 7",
+}  # fmt: skip
+"""Each gives a value that differs, though PostgreSQL may call it equal to the old one."""
+
+
+@pytest.mark.fault("F62")
+def test_a_staged_row_that_changes_after_the_seal_is_found_by_the_commit_and_its_range_is_read_again(
+    postgres_dsn: str, stack: Stack, recovery: Recovery
+) -> None:
+    """INV-6, INV-9: whatever the column; nothing of the epoch is visible, and the next attempt is right."""
+    records = [record(n) for n in range(3)]
+    line = over_records(postgres_dsn, pipeline("rot"), records)
+    planned, run, _ = line.sealed()
+    for column, change in CHANGES.items():
+        [(table,)] = line.sql("SELECT table_name FROM epochline.staging WHERE sink = 't' AND dropped_at IS NULL")
+        statement = f'{PAST_TRIGGERS}UPDATE epochline_staging."{table}" SET {change} WHERE _offset = 0 RETURNING 1'
+        assert query(superuser(stack, postgres_dsn), statement) == [(1,)]
+
+        with pytest.raises(StagingLostError, match=r"3 rows were sealed for t, but its staging table holds other values"):
+            line.commit(planned)
+
+        assert line.sql("SELECT state FROM epochline.epochs") == [("ABORTED",)], column
+        assert line.sql("SELECT count(*) FROM t") == [(0,)]
+        planned = line.plan(run)
+        line.staged_and_sealed(planned, run)
+    line.commit(planned)
+    recovery.took()
+    assert line.sql("SELECT n, name, price::text, ratio::text, flag FROM t ORDER BY n") == [
+        (n, f"straße {n}", "1.50", "0", True) for n in range(3)
+    ]
