@@ -1,23 +1,29 @@
 """Bytes that rot: a staged row, a file, a manifest, a count of the ledger. Found before they show, or by the next audit."""
 
-import json
+import io
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg2 import sql
 
 from epochline import Files, Json, KafkaSource, Pipeline, PostgresTable
-from epochline.errors import EpochlineError, SinkError, StagingLostError
+from epochline.errors import SavepointFileError, SinkError, StagingLostError
 from epochline.local.stack import Stack
-from epochline.protocol.epoch import EpochState
+from epochline.postgres.ledger.savepoint_file import check_rows, read_description
+from epochline.protocol.offsets import stored_heads
+from epochline.sinks.file_manifest import ManifestEntry
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.databases import query
-from tests.driver import epoch_of
+from tests.integration.auditing import NothingLeft, audited
+from tests.integration.counting import Counting
 from tests.integration.in_process import InProcess, over_records
-from tests.integration.logins import superuser
+from tests.integration.logins import superuser, superuser_of
+from tests.integration.operating import act
 
 COLUMNS = {
     "n": "integer", "name": "text", "price": "numeric", "ratio": "double precision", "seen": "timestamptz", "doc": "jsonb",
@@ -71,7 +77,9 @@ def test_a_staged_row_that_changes_after_the_seal_is_found_by_the_commit_and_its
         statement = f"{PAST_TRIGGERS}UPDATE {table} SET {change} WHERE _offset = 0 RETURNING 1"
         assert query(superuser(stack, postgres_dsn), statement) == [(1,)]
 
-        with pytest.raises(StagingLostError, match=r"3 rows were sealed for t, but its staging table holds other values"):
+        with pytest.raises(
+            StagingLostError, match=r"3 rows were sealed for t, but its staging table holds other values"
+        ):
             line.commit(planned)
 
         assert line.sql("SELECT state FROM epochline.epochs") == [("ABORTED",)], column
@@ -90,7 +98,7 @@ def test_a_quarantined_record_that_changes_after_the_seal_is_found_too(postgres_
     """INV-9: it would be requeued as another record."""
     line = over_records(postgres_dsn, pipeline("rot"), [record(0), b"no JSON"])
     planned, run, _ = line.sealed()
-    line.sql(f"""UPDATE epochline_staging."{staging_of(line, '_quarantine')}" SET value = 'no JSOM' RETURNING 1""")
+    line.sql(f"""UPDATE epochline_staging."{staging_of(line, "_quarantine")}" SET value = 'no JSOM' RETURNING 1""")
 
     with pytest.raises(StagingLostError, match="_quarantine, but its staging table holds other values"):
         line.commit(planned)
@@ -146,3 +154,146 @@ def test_a_bit_that_flips_on_the_disk_under_a_staged_row_is_found_by_the_commit(
     line.commit(planned)
     recovery.took()
     assert line.sql("SELECT name FROM t ORDER BY n") == [(f"straße {n}",) for n in range(3)]
+
+
+FORMS = ("json", "csv", "parquet")
+
+
+def with_files(dsn: str, folder: Path, form: str, records: list[Any]) -> InProcess:
+    files = Files(path=str(folder), columns=COLUMNS, format=form)
+    return over_records(dsn, pipeline("rot", PostgresTable(table="t", columns=COLUMNS), files), records)
+
+
+def rot(file: Path) -> bytes:
+    """Flip a bit of a value in a file, which keeps its size; gives what it held."""
+    data, value = file.read_bytes(), "straße 1".encode()
+    # Parquet may have compressed the value.
+    file.write_bytes(flipped(data, data.index(value) if value in data else len(data) // 4))
+    return data
+
+
+@pytest.mark.fault("F62")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_byte_that_flips_in_a_sealed_file_stops_the_commit_and_in_a_committed_one_its_showing(
+    postgres_dsn: str, tmp_path: Path, form: str, recovery: Recovery
+) -> None:
+    """INV-5, INV-9: the size tells nothing. Neither table nor folder shows a row; put back, the file is shown."""
+    line = with_files(postgres_dsn, tmp_path / "out", form, [record(n) for n in range(2)])
+    planned, _, _ = line.sealed()
+    [file] = (tmp_path / "out").rglob(f"sealed/*.{form}")
+    was = rot(file)
+    with pytest.raises(
+        SinkError, match="holds other bytes than were written: .* Nothing was committed.*epochline abort rot 1"
+    ):
+        line.commit(planned)
+    assert line.sql("SELECT count(*) FROM t") == [(0,)]
+
+    file.write_bytes(was)
+    line.commit(planned)
+    rot(file)
+    with pytest.raises(SinkError, match="holds other bytes than were written: .* Nothing was shown"):
+        line.publish()
+    assert not list((tmp_path / "out").glob("epoch=*"))
+
+    file.write_bytes(was)
+    line.publish()
+    recovery.took()
+    [shown] = (tmp_path / "out").glob(f"epoch=0000000001/*.{form}")
+    assert shown.read_bytes() == was
+
+
+@pytest.mark.fault("F62")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_byte_that_flips_in_a_shown_file_is_found_by_an_audit_though_kafka_has_no_record_any_more(
+    postgres_dsn: str, tmp_path: Path, form: str
+) -> None:
+    """INV-9: by the digest that the ledger has of the file."""
+    line = with_files(postgres_dsn, tmp_path / "out", form, [record(n) for n in range(2)])
+    line.epoch()
+    line.publish()
+    assert audited(postgres_dsn, "rot", NothingLeft()) == []
+    [file] = (tmp_path / "out").glob(f"epoch=*/*.{form}")
+
+    rot(file)
+
+    [found] = audited(postgres_dsn, "rot", NothingLeft())
+    assert "its bytes are not those that were written" in found
+
+
+def test_no_bit_of_a_manifest_entry_flips_unnoticed(postgres_dsn: str, tmp_path: Path) -> None:
+    """INV-8: after a lost ledger, its offsets say what is not read again."""
+    line = with_files(postgres_dsn, tmp_path / "out", "json", [record(0)])
+    line.epoch()
+    line.publish()
+    data = (tmp_path / "out/_epochline/manifest/0000000001.json").read_bytes()
+    entry = ManifestEntry.from_json(data)
+    assert entry.reached[0]["next"] == {"0": 1}  # type: ignore[index]
+
+    for at in range(len(data)):
+        for bit in range(8):
+            try:
+                now = ManifestEntry.from_json(flipped(data, at, bit))
+            except ValueError:
+                continue
+            # White space, and the name of the digest itself, without which it is an older version's entry.
+            assert now in (entry, replace(entry, reached=now.reached)), (at, bit)
+            assert stored_heads(now.reached or ()) == stored_heads(entry.reached or ())
+
+
+def test_no_byte_of_an_epochs_file_flips_unnoticed(postgres_dsn: str, stack: Stack) -> None:
+    """C11, C13, INV-8: whatever the byte, the import refuses the file by name or gives the same savepoint and state."""
+    counting = Counting(postgres_dsn, superuser(stack, postgres_dsn))
+    counting.epoch({"word": "a", "count": 1}, {"word": "b", "count": 2})
+    act(counting, "savepoint", name="one")
+    with counting.ledger.transaction() as tx:
+        kept = tx.savepoints.find("orders", "one")
+        assert kept is not None
+        tx.savepoints.export(kept, file := io.BytesIO())
+    data = file.getvalue()
+    kept = read_description(io.BytesIO(data))[0]
+
+    said = Counter[str]()
+    for at in range(len(data)):
+        source = io.BytesIO(flipped(data, at, at % 8))
+        try:
+            savepoint, _, states = read_description(source)
+            for state in states:
+                check_rows(source, state)
+            with zipfile.ZipFile(source) as archive:
+                rows = b"".join(archive.read(state["file"]) for state in states)
+        except SavepointFileError:
+            said["refused"] += 1
+        else:
+            assert (savepoint, rows) == (kept, b"a\t1\t1\nb\t2\t1\n"), at
+            said["same"] += 1
+    assert said["refused"] > len(data) // 2
+
+
+@pytest.mark.fault("F62")
+@pytest.mark.slow
+def test_state_that_rots_on_the_disk_is_kept_in_no_savepoint_and_no_file(
+    server: Server, without_checksums: Callable[..., None], tmp_path: Path, recovery: Recovery
+) -> None:
+    """S14, INV-9: no trigger sees it. An audit finds it, and the savepoint from before brings it back."""
+    dsn = server.new_database()
+    counting = Counting(dsn, superuser_of(server.postgres.superuser_dsn, dsn))
+    counting.epoch({"word": "rotten", "count": 1}, {"word": "b", "count": 2})
+    act(counting, "savepoint", name="one")
+    without_checksums(dsn, "words", b"rotten")
+    recovery.last_fault()
+
+    [found] = counting.audited()
+    assert "words" in found
+    with pytest.raises(SavepointFileError, match="the rows of words are not those that were counted"):
+        act(counting, "savepoint", name="two")
+    with (
+        pytest.raises(SavepointFileError, match="the rows of words are not those"),
+        counting.ledger.transaction() as tx,
+    ):
+        tx.savepoints.leave_file(counting.pipeline, tmp_path, keep=3)
+    assert list(tmp_path.iterdir()) == []
+
+    act(counting, "restore", name="one")
+    recovery.took()
+    assert counting.counts() == [("b", 2), ("rotten", 1)]
+    assert counting.audited() == []

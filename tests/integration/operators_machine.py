@@ -165,7 +165,7 @@ class OperatorsMachine(RuleBasedStateMachine):
             self.requeue()
             self.the_parse_is_mended()
             self.requeue()
-        if self.kind.restore:
+        if self.kind.restore and self.savepoints:  # there is none of a pipeline that began at the latest record
             self._all_holds()
             self.restore_to(self.savepoints[-1])
         self._all_holds()

@@ -173,9 +173,7 @@ def _abort_command(epoch: Epoch) -> str:
     return f"abort {epoch.pipeline} {epoch.epoch_id} --reason …"
 
 
-def _check_staging(
-    tx: Transaction, epoch: Epoch, ticket: StagingTicket, manifests: Mapping[str, Manifest]
-) -> None:
+def _check_staging(tx: Transaction, epoch: Epoch, ticket: StagingTicket, manifests: Mapping[str, Manifest]) -> None:
     for staged in ticket.tables:
         manifest, held = manifests.get(staged.sink), tx.targets.held(staged)
         rows, body = (None, {}) if manifest is None else (manifest.rows, manifest.body or {})

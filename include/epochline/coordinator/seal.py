@@ -114,7 +114,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
 def _with_digests(
     tx: Transaction, ticket: StagingTicket, bodies: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """What sinks need for their commit, with a digest of each staging table: a row that changes from now on is found."""
+    """What sinks need for their commit, with a digest of each staging table, which the commit compares."""
     digests = {staged.sink: held.digest for staged in ticket.tables if (held := tx.targets.held(staged)) is not None}
     return {**bodies, **{sink: {**bodies.get(sink, {}), DIGEST: digest} for sink, digest in digests.items()}}
 

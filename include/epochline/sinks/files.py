@@ -91,8 +91,12 @@ class FileSink(Sink):
         attempt, sealed = committable.attempt, committable.body["folder"]
         target = self._storage.target(sealed, attempt.epoch_id)
         if self._is_complete(committable, sealed):
-            self._refuse_rotten(committable, sealed, "committed. Let the range be read again: run"
-                f" `epochline abort {attempt.pipeline} {attempt.epoch_id} --reason …`")
+            self._refuse_rotten(
+                committable,
+                sealed,
+                "committed. Let the range be read again: run"
+                f" `epochline abort {attempt.pipeline} {attempt.epoch_id} --reason …`",
+            )
         elif not self._is_complete(committable, target):
             raise SinkError(
                 f"{attempt} in {self._files}: {sealed} of {socket.gethostname()} lacks sealed files. Nothing was"
@@ -174,8 +178,8 @@ class FileSink(Sink):
             path = f"{folder}/{file['file']}"
             if "sha256" in file and self._storage.digest(path) not in (None, file["sha256"]):
                 raise SinkError(
-                    f"{committable.attempt} in {self._files}: {path} of {socket.gethostname()} holds other bytes than were"
-                    f" written: it was changed, or rotted. Nothing was {rest}"
+                    f"{committable.attempt} in {self._files}: {path} of {socket.gethostname()} holds other bytes than"
+                    f" were written: it was changed, or rotted. Nothing was {rest}"
                 )
 
     def _is_shown(self, attempt: SinkAttempt) -> bool:

@@ -56,7 +56,7 @@ def write_file(
     *,
     more: Mapping[Any, Any] = MappingProxyType({}),
 ) -> dict[str, StateDigest]:
-    """Write a savepoint and its copies of state tables; return what each held. ``more`` is for people, no import reads it."""
+    """Write a savepoint and its copies of state tables; return what each held. ``more`` is for people only."""
     described = {**more, **stored(savepoint), "format": _FORMAT, "declaration": json.loads(declaration), "states": []}
     described["heads"] = [head_columns(head) for head in savepoint.heads]
     held: dict[str, StateDigest] = {}
@@ -137,14 +137,7 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
     Raises:
         SavepointFileError: the rows are not the saved rows.
     """
-    try:
-        with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
-            while rows.read(1 << 20):
-                pass  # which compares the archive's checksum before PostgreSQL is given a row
-    except _DAMAGED as error:
-        raise SavepointFileError(
-            f"state {state['state']}: its rows in the file were damaged ({type(error).__name__}). Nothing was imported."
-        ) from error
+    check_rows(source, state)
     columns = defined_columns({name: str(parse_type(kind)) for name, kind in state["columns"].items()})
     change(connection, "CREATE TABLE {into} ({columns})", into=into, columns=columns)
     with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
@@ -155,6 +148,22 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
             f"state {state['state']}: the file says {state['keys']} keys and holds {keys}, or other values than were"
             " saved. It was damaged or changed; nothing was imported."
         )
+
+
+def check_rows(source: IO[bytes], state: Mapping[str, Any]) -> None:
+    """Compare the rows of a state in a file with their checksum, before PostgreSQL is given one.
+
+    Raises:
+        SavepointFileError: they were damaged.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
+            while rows.read(1 << 20):
+                pass
+    except _DAMAGED as error:
+        raise SavepointFileError(
+            f"state {state['state']}: its rows in the file were damaged ({type(error).__name__}). Nothing was imported."
+        ) from error
 
 
 def _counted(connection: Connection, table: sql.Identifier) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a staging table holds: its number of rows, and a digest by which the commit finds rows that changed since the seal."""
+"""What a staging table holds: the number of its rows, and a digest that shows the commit a change since the seal."""
 
 import re
 
@@ -28,7 +28,9 @@ def held(connection: Connection, table: str) -> Held | None:
     if target is None:
         return None
     values = joined(_hashed(name, re.sub(r"\(.*\)", "", column.kind)) for name, column in target.columns.items())
-    statement = "SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0) FROM epochline_staging.{table}"
+    statement = (
+        "SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0) FROM epochline_staging.{table}"
+    )
     [(rows, digest)] = query(connection, statement, values=values, table=table)
     return Held(rows=rows, digest=str(digest))
 
