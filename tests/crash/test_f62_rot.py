@@ -1,6 +1,7 @@
 """Bytes that rot: a staged row, a file, a manifest, a count of the ledger. Found before they show, or by the next audit."""
 
 import io
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from epochline import Files, Json, KafkaSource, Pipeline, PostgresTable
-from epochline.errors import SavepointFileError, SinkError, StagingLostError
+from epochline.errors import LedgerError, SavepointFileError, SinkError, StagingLostError, StateError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.savepoint_file import check_rows, read_description
 from epochline.protocol.offsets import stored_heads
@@ -284,7 +285,7 @@ def test_state_that_rots_on_the_disk_is_kept_in_no_savepoint_and_no_file(
 
     [found] = counting.audited()
     assert "words" in found
-    with pytest.raises(SavepointFileError, match="the rows of words are not those that were counted"):
+    with pytest.raises(StateError, match="was changed outside of epochs"):
         act(counting, "savepoint", name="two")
     with (
         pytest.raises(SavepointFileError, match="the rows of words are not those"),
@@ -297,3 +298,90 @@ def test_state_that_rots_on_the_disk_is_kept_in_no_savepoint_and_no_file(
     recovery.took()
     assert counting.counts() == [("b", 2), ("rotten", 1)]
     assert counting.audited() == []
+
+
+@pytest.mark.fault("F62")
+@pytest.mark.slow
+def test_state_that_rotted_can_be_corrected_by_hand_or_accepted(
+    server: Server, without_checksums: Callable[..., None], recovery: Recovery
+) -> None:
+    """S14: the correction's trigger counts out a row that was never counted in, so the table is read whole."""
+    dsn = server.new_database()
+    counting = Counting(dsn, superuser_of(server.postgres.superuser_dsn, dsn))
+    counting.epoch({"word": "rotten", "count": 1}, {"word": "b", "count": 2})
+    without_checksums(dsn, "words", b"rotten")
+    recovery.last_fault()
+
+    counting.sql("UPDATE words SET word = 'rotten' WHERE word <> 'b'")
+
+    counting.epoch({"word": "b", "count": 5})
+    recovery.took()
+    assert counting.audited() == []
+    without_checksums(dsn, "words", b"rotten")
+    assert counting.audited() != []
+    act(counting, "accept-state")
+    assert counting.audited() == []
+    counting.epoch({"word": "b", "count": 6})
+    assert counting.audited() == []
+
+
+COUNTS = {
+    "epoch": ("records_read = records_read - 1, records_passed = records_passed - 1", "its counts of records are not the sums"),
+    "planned_range": (
+        "records_read = records_read - 1, records_passed = records_passed - 1", "its counts of records are not the sums",
+    ),
+    "planned_range's end": ("until_offset = until_offset - 1", r"planned \[2,3\), committed \[2,4\)"),
+    "committed_range": ("until_offset = until_offset - 1", r"its range begins at 4, the one before ends at 3"),
+    "attempt": ("rows_staged = 7", "attempt 1: 7 rows were sealed, its manifests say 2"),
+    "manifest": ("rows = 7", "the manifest says 7 rows in 1 parts, the parts say 2 in 1"),
+    "part": ("rows = 7", "the manifest says 2 rows in 1 parts, the parts say 7 in 1"),
+    "receipt": ("rows = 7", "t: the receipt says 7 rows, the manifest 2"),
+}  # fmt: skip
+"""By table, what rots in it, and what an audit says of that."""
+
+
+@pytest.mark.fault("F62")
+def test_a_count_of_the_ledger_that_changes_past_its_constraints_is_found_by_an_audit(
+    postgres_dsn: str, stack: Stack
+) -> None:
+    """INV-9: the ledger says it in another place too, so that no record of Kafka is needed."""
+    line = over_records(postgres_dsn, pipeline("rot"), [record(n) for n in range(6)])
+    for _ in range(3):
+        line.epoch(record_limit=2)
+    admin = superuser(stack, postgres_dsn)
+    assert audited(postgres_dsn, "rot", NothingLeft()) == []
+
+    for place, (change, said) in COUNTS.items():
+        name = place.removesuffix("'s end")
+        table = f"epochline.{name} WHERE " + (
+            "attempt_id = 2 AND sink = 't'" if name in ("manifest", "part") else "epoch_id = 2"
+        )
+        query(admin, f"CREATE TABLE aside AS SELECT * FROM {table}")
+        update = table.replace("WHERE", f"SET {change} WHERE")
+        assert query(admin, f"{PAST_TRIGGERS}UPDATE {update} RETURNING 1") == [(1,)], place
+
+        found = "\n".join(audited(postgres_dsn, "rot", NothingLeft()))
+
+        assert re.search(said, found), (place, found)
+        again = f"INSERT INTO epochline.{name} OVERRIDING SYSTEM VALUE SELECT * FROM aside"
+        query(admin, f"{PAST_TRIGGERS}DELETE FROM {table}; {again}; DROP TABLE aside")
+    assert audited(postgres_dsn, "rot", NothingLeft()) == []
+
+
+@pytest.mark.fault("F62")
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_head_that_changes_past_its_constraints_stops_the_plan(postgres_dsn: str, stack: Stack, change: int) -> None:
+    """INV-1, INV-3: a record would be read twice, or never."""
+    line = over_records(postgres_dsn, pipeline("rot"), [record(n) for n in range(6)])
+    line.epoch(record_limit=3)
+    head = "UPDATE epochline.committed_range SET until_offset = until_offset + %s WHERE epoch_id = 1 RETURNING 1"
+    query(superuser(stack, postgres_dsn), PAST_TRIGGERS + head, change)
+
+    with pytest.raises(
+        LedgerError, match=f"planned up to offset 3 of records-0, and its head is {3 + change}.*audit rot"
+    ):
+        line.plan()
+
+    query(superuser(stack, postgres_dsn), PAST_TRIGGERS + head, -change)
+    line.epoch()
+    assert line.sql("SELECT n FROM t ORDER BY n") == [(n,) for n in range(6)]

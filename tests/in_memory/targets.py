@@ -209,7 +209,7 @@ def _digest_of(rows: Sequence[Mapping[str, Any]]) -> StateDigest:
 class FakeStates(Side):
     """Implements `epochline.ports.States`. There are no event times without Spark."""
 
-    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
+    def standings(self, pipeline: Pipeline, *, read: bool = False) -> Mapping[str, StateStanding]:
         found = {}
         for state in pipeline.states:
             rows = self.rows.targets[state.table]

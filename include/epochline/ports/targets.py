@@ -269,8 +269,11 @@ class Quarantine(Protocol):
 class States(Protocol):
     """Keyed state, and event time: what its tables hold, and what epochs left."""
 
-    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
-        """Content of each state table now, and as an epoch left it. Locks the tables until the transaction ends."""
+    def standings(self, pipeline: Pipeline, *, read: bool = False) -> Mapping[str, StateStanding]:
+        """Content of each state table now, and as an epoch left it. Locks the tables until the transaction ends.
+
+        With ``read``, the tables are read whole, which also finds rows that changed past their triggers on the disk.
+        """
 
     def last_committed(self, pipeline: str) -> int | None:
         """Id of the pipeline's last committed epoch; None before the first commit."""
