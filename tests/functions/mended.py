@@ -20,7 +20,7 @@ def parse(batch: pa.RecordBatch, *, lists: bool = False) -> pa.RecordBatch:
     pairs = list(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
     texts = [None if value is None else value.decode() for _, value in pairs]
     numbers = [
-        int(json.loads(key)["n"] if text is None else text.split()[1])
+        int(json.loads(key or b"{}")["n"] if text is None else text.split()[1])
         for (key, _), text in zip(pairs, texts, strict=True)
     ]
     errors = ["not yet understood" if text and text.startswith("bad") and not MENDED else None for text in texts]

@@ -24,7 +24,7 @@ class PostgresChain(InTransaction):
                 raise LedgerError(
                     f"{pipeline}: the ledger contradicts itself: epoch {row.epoch_id} was planned up to offset"
                     f" {row.planned} of {row.topic}-{row.partition}, and its head is {row.next_offset}. A value was"
-                    " changed past the ledger's rules, or rotted. Nothing was planned. The command shows all such places.",
+                    " changed past the ledger's rules, or rotted. Nothing was planned. The command shows such places.",
                     f"audit {pipeline}",
                 )
         return [
