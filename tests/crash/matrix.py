@@ -58,6 +58,8 @@ FAULTS = {
     "F58": "of three Kafka nodes, one is killed, stands still or is cut off from the others; an unclean election loses a"
     " tail; a rolling restart",
     "F59": "a producer's transactional id expires while it is idle; a transaction that nobody ends",
+    " loses a tail; a rolling restart",
+    "F62": "bytes rot: in a staged row, a file, a manifest, state, or a count of the ledger",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
@@ -106,6 +108,7 @@ SPEAKS_OF = {
     "F54": (*_JOB, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
     "F56": (*_SINKS, "declare"),
+    "F62": (*_SINKS, "audit"),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 

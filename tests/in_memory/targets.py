@@ -13,7 +13,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest, StateStanding
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.ports import Applied, Claims, Fit, Prepared, Selection, TableDifference
+from epochline.ports import Applied, Claims, Fit, Held, Prepared, Selection, TableDifference
 from epochline.protocol.bounds import Measured
 from epochline.protocol.epoch import Epoch, EpochState
 from epochline.protocol.offsets import TopicPartition
@@ -78,6 +78,10 @@ class FakeTargets(Side):
     def count(self, staged: StagedTable) -> int | None:
         rows = self.rows.staging.get(staged.table)
         return None if rows is None else len(rows)
+
+    def held(self, staged: StagedTable) -> Held | None:
+        rows = self.rows.staging.get(staged.table)
+        return None if rows is None else Held(rows=len(rows), digest=str(_digest_of(rows).digest))
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
         return Prepared()
@@ -205,7 +209,7 @@ def _digest_of(rows: Sequence[Mapping[str, Any]]) -> StateDigest:
 class FakeStates(Side):
     """Implements `epochline.ports.States`. There are no event times without Spark."""
 
-    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
+    def standings(self, pipeline: Pipeline, *, read: bool = False) -> Mapping[str, StateStanding]:
         found = {}
         for state in pipeline.states:
             rows = self.rows.targets[state.table]

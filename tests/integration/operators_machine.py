@@ -1,16 +1,19 @@
 """Histories of what happens to a pipeline from outside, over the real use cases and a real PostgreSQL.
 
+Pipelines are of the kinds of `machine_kinds`: modes, parsers, tombstones, lists, files, two by two.
 Topics are truncated and made again, databases are put back, tables change hands, operators restore and extend back.
 Tasks lose their connections, die, run at once, and write when they were fenced long ago. Some records are bad until the
-parse is mended; then operators requeue them. After every step the target holds what the standing epochs read, and no
-value twice, nor does the folder of files; in the end every record that Kafka still has, from the origin on, is there once
-or in the quarantine, and an audit finds nothing.
+parse is mended; then operators requeue them. After every step the target holds what a simple model makes of the records
+that the standing epochs read, and no row twice, nor does the folder of files; in the end every record that Kafka still
+has, from the origin on, is there once or in the quarantine, and an audit finds nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
+import secrets
 import shutil
 import tempfile
 from collections import Counter
@@ -24,13 +27,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 import mended
-from epochline import Files, KafkaSource, Pipeline, PostgresTable
+from epochline import Files, KafkaSource, Pipeline
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.coordinator.discard import sweep
 from epochline.errors import (
@@ -61,17 +64,21 @@ from tests.integration import auditing
 from tests.integration.bench import LINEAGE
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
+from tests.integration.machine_kinds import COLUMNS, KINDS, Kind, Row
 from tests.reading import source_batch
 
 STEPS = 25
-COLUMNS = {"value": "text"}
 LEASE = timedelta(0)
 """The next plan may take over what was left."""
 ORDER = Request(actor="ada@here", reason="a made-up history")
 PARTITIONS = (0, 1)
 TASKS = ("plan", "stage and seal", "commit", "abort")
+NAMED = "coalesce(convert_from(value, 'UTF8'), 'gone ' || (convert_from(key, 'UTF8')::jsonb ->> 'n'))"
+"""The name of a quarantined record in SQL."""
 REFUSALS = (EpochBusyError, PlanChangedError, EpochFencedError, EpochStateError, SealRefusedError)
 """How a step may fail of those that run at once. Anything else is a defect: nothing deadlocks."""
+
+SEED, SHRINK = "EPOCHLINE_MACHINE_SEED", "EPOCHLINE_MACHINE_SHRINK"
 
 _numbers = itertools.count(1)
 
@@ -109,13 +116,14 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.kind = Kind()
         self.dsn = type(self).database()
         self.folder = Path(tempfile.mkdtemp(prefix="epochline-machine-"))
         self.kafka = FakeKafka()
         self.contents: dict[int, list[str]] = {}
         self.read_by: dict[tuple[str, int], list[str]] = {}
         """What the last attempt of each epoch read."""
-        self.before: list[str] = []
+        self.before: list[Row] = []
         """What the table held before its first pipeline."""
         self.kept: dict[tuple[str, str, int], Any] = {}
         """What was said of epochs and attempts, by what it is, pipeline and id."""
@@ -127,14 +135,40 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     # The world.
 
-    @initialize(startup=st.sampled_from(["earliest", "latest"]), files=st.booleans(), existing=st.booleans())
-    def a_pipeline(self, startup: str, files: bool, existing: bool) -> None:
-        self.startup, self.files = startup, files
-        if existing:
-            self._sql(f"CREATE TABLE t (value text{LINEAGE}); INSERT INTO t (value) VALUES ('old 1'), ('old 2')")
-            self.before = ["old 1", "old 2"]
+    @initialize(kind=st.sampled_from(KINDS), startup=st.sampled_from(["earliest", "latest"]), existing=st.booleans())
+    def a_pipeline(self, startup: str, existing: bool, kind: Kind | None = None, files: bool | None = None) -> None:
+        self.kind = kind or Kind()
+        self.startup, self.files = startup, self.kind.files if files is None else files
+        self.met[str(self.kind)] += 1
+        if existing and self.kind.mode == "append":
+            self._sql(f"CREATE TABLE t (k text, n bigint, value text{LINEAGE})")
+            self._sql("INSERT INTO t (value) VALUES ('old 1'), ('old 2')")
+            self.before = [(None, None, "old 1"), (None, None, "old 2")]
         self._begin_topic("orders-1")
         self._declare()
+        self._do_what_the_kind_says()
+
+    def _do_what_the_kind_says(self) -> None:
+        """Each pair of kinds of things to do happens in some history, whatever the rules draw."""
+        if not (self.kind.requeue or self.kind.savepoint):
+            return
+        for partition in PARTITIONS:
+            self._produce(partition, 3)
+        self.produce_bad(0)
+        self.produce_gone(1)
+        if self.kind.savepoint:
+            self.a_savepoint()
+        self._produce(0, 3)
+        self.produce_gone(0)
+        self.a_run_goes_through()
+        if self.kind.requeue:
+            self.requeue()
+            self.the_parse_is_mended()
+            self.requeue()
+        if self.kind.restore and self.savepoints:  # there is none of a pipeline that began at the latest record
+            self._all_holds()
+            self.restore_to(self.savepoints[-1])
+        self._all_holds()
 
     def _begin_topic(self, topic: str) -> None:
         self.topic = topic
@@ -146,14 +180,11 @@ class OperatorsMachine(RuleBasedStateMachine):
     def _declare(self) -> None:
         """The next pipeline that writes the table."""
         name = f"pipeline_{next(_numbers)}"
-        sinks: list[Any] = [PostgresTable(table="t", columns=COLUMNS)]
+        sinks: list[Any] = [self.kind.table]
         if self.files:
             sinks.append(Files(path=str(self.folder / name), columns=COLUMNS, format="json"))
         source = KafkaSource(topics=self.topic, startup=self.startup)
-        pipeline = Pipeline(
-            name=name, source=source, parse="mended:parse", record=COLUMNS, sinks=sinks,
-            bad_records="quarantine",
-        )  # fmt: skip
+        pipeline = Pipeline(name=name, source=source, sinks=sinks, bad_records="quarantine", **self.kind.parsing)
         self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
         self.job.lease = LEASE
         self.job.create()
@@ -165,9 +196,10 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     def _read(self, one: PlannedRange) -> Iterator[pa.RecordBatch]:
         values = self.contents[one.tp.partition][one.range.start : one.range.until]
-        self.read_by[self.reading] += [value for value in values if mended.MENDED or not value.startswith("bad")]
+        self.read_by[self.reading] += [value for value in values if not self.kind.is_bad(value)]
         offsets, times = range(one.range.start, one.range.until), [datetime.fromtimestamp(0, UTC)] * len(values)
-        yield source_batch(one.tp, offsets, map(str.encode, values), timestamp=times)
+        keys, written = zip(*map(self.kind.written, values), strict=True) if values else ((), ())
+        yield source_batch(one.tp, offsets, written, timestamp=times, key=keys)
 
     def _sql(self, statement: str) -> list[tuple[Any, ...]]:
         return query(self.dsn, statement, options="-c search_path=public")
@@ -238,6 +270,10 @@ class OperatorsMachine(RuleBasedStateMachine):
     def produce_bad(self, partition: int) -> None:
         self._produce(partition, 1, "bad")
 
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def produce_gone(self, partition: int) -> None:
+        self._produce(partition, 1, "gone")
+
     @rule()
     def the_parse_is_mended(self) -> None:
         mended.MENDED = True
@@ -255,13 +291,12 @@ class OperatorsMachine(RuleBasedStateMachine):
         except ActionRefusedError:
             return
         quarantined = self._sql(
-            "SELECT convert_from(value, 'UTF8') FROM epochline.quarantined_record q JOIN epochline.requeue_claim c"
+            f"SELECT {NAMED} FROM epochline.quarantined_record q JOIN epochline.requeue_claim c"
             ' USING (pipeline, generation, topic_id, partition, "offset")'
             f" WHERE q.pipeline = '{self.name}' AND c.epoch_id = {epoch_of(planned).epoch_id}"
         )
         self._staged(planned, run)
-        if mended.MENDED:
-            self.read_by[self.reading] = [value for (value,) in quarantined]
+        self.read_by[self.reading] = [value for (value,) in quarantined if not self.kind.is_bad(value)]
         self.job.commit(planned)
         self._publish()
         self.met["requeued" if mended.MENDED else "bad again"] += 1
@@ -407,6 +442,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         self.read_by, self.savepoints, self.before, self.kept = deepcopy(self.backup[1])
         self.met["put back"] += 1
 
+    @precondition(lambda self: self.kind.mode != "add")  # of which no row says its epoch
     @rule()
     def the_table_is_away_for_a_while(self) -> None:
         """Migrate puts no empty table in its place, if a standing epoch left rows in it."""
@@ -457,10 +493,13 @@ class OperatorsMachine(RuleBasedStateMachine):
         try:
             planned = self.job.order("extend-back", ORDER, run, to="earliest", step=step)
         except ActionRefusedError as refusal:
+            if self.kind.mode == "upsert" and "only rows of mode append and add" in str(refusal):
+                self.met["extend-back refused"] += 1
+                return
             if "they are back there" in str(refusal):
                 self._go_on_to_the_end()
                 held = {value for partition in PARTITIONS for value in self.contents[partition]}
-                assert held - self._quarantined() <= set(self._rows())
+                assert held - self._quarantined() <= set(self._standing())
                 self.met["all is back"] += 1
                 return
             raise
@@ -469,6 +508,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         self._publish()
         self.met["extend-back"] += 1
 
+    @precondition(lambda self: self.kind.mode == "append")
     @rule()
     def drop_and_take_over(self) -> None:
         """Another pipeline, of another topic, gets the table: not before somebody says what its rows are."""
@@ -490,30 +530,35 @@ class OperatorsMachine(RuleBasedStateMachine):
     # What holds.
 
     def _quarantined(self) -> set[str]:
-        aside = "SELECT convert_from(value, 'UTF8') FROM epochline.quarantine WHERE requeued_by IS NULL"
+        aside = f"SELECT {NAMED} FROM epochline.quarantine WHERE requeued_by IS NULL"
         return {value for (value,) in self._sql(f"{aside} AND pipeline = '{self.name}'")}
 
-    def _rows(self) -> Counter[str]:
-        return Counter(value for (value,) in self._sql("SELECT value FROM t"))
+    def _rows(self) -> Counter[Row]:
+        return Counter(self._sql(f"SELECT {', '.join(self.kind.table.columns or ())} FROM t"))
 
-    def _shown(self) -> Counter[str]:
+    def _shown(self) -> Counter[Row]:
         paths = [path for epoch in committed_files(str(self.folder / self.name)) for path in epoch.files]
-        return Counter(json.loads(line)["value"] for path in paths for line in Path(path).read_text().splitlines())
+        rows = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+        return Counter(tuple(row[name] for name in COLUMNS) for row in rows)
 
-    @invariant()
-    def the_target_holds_what_the_standing_epochs_read(self) -> None:
-        """INV-1, INV-2, I1."""
+    def _standing(self) -> list[str]:
+        """The good records that the standing epochs read."""
         standing = self._sql(
             "SELECT pipeline, epoch_id FROM epochline.epochs WHERE state = 'COMMITTED' AND undone_by IS NULL"
             f" AND pipeline = '{self.name}'"
         )
-        expected = Counter(self.before)
-        for key in standing:
-            expected.update(self.read_by.get(key, ()))
-        assert self._rows() == expected
-        # Rows of before are of no epoch, as the page's checks say.
+        return [record for key in standing for record in self.read_by.get(key, ())]
+
+    @invariant()
+    def the_target_holds_what_the_standing_epochs_read(self) -> None:
+        """INV-1, INV-2, I1."""
+        assert self._rows() == Counter(self.before) + self.kind.held(self._standing())
+        if self.kind.mode == "add":
+            return  # the page's checks ask each row for its epoch
         found = broken(self._sql, self.name, "t")
-        assert {said: rows for said, rows in found.items() if rows != [(None, len(self.before))]} == {}
+        # Rows of before are of no epoch, as the page's checks say; and upsert tables are written in a savepoint.
+        found = {said: rows for said, rows in found.items() if rows != [(None, len(self.before))]}
+        assert not [said for said in found if self.kind.mode == "append" or "of upsert tables" not in said], found
 
     @invariant()
     def epochs_keep_their_word(self) -> None:
@@ -577,10 +622,11 @@ class OperatorsMachine(RuleBasedStateMachine):
         aside = self._quarantined()
         held = [value for partition in PARTITIONS for value in self.contents[partition][origins[partition] :]]
         held = [value for value in held if value not in aside]
-        assert set(held) <= set(self._rows())
+        assert set(held) <= set(self._standing())
         if self.files:
             # A folder that showed a range before the parse was mended is not given it again.
-            assert {value for value in held if not value.startswith("bad")} <= set(self._shown())
+            good = [row for record in held if not record.startswith("bad") for row in self.kind.rows_of(record)]
+            assert set(good) <= set(self._shown())
         assert self.audited() == []
 
     def audited(self) -> list[str]:
@@ -611,11 +657,13 @@ class _Held:
         }
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Any]:
-        values = self._machine.contents[partition][wanted.start : wanted.until]
+        values = [
+            self._machine.kind.written(one) for one in self._machine.contents[partition][wanted.start : wanted.until]
+        ]
         nothing = [None] * len(values)
         yield {
-            "offset": list(range(wanted.start, wanted.until)), "value": [value.encode() for value in values],
-            "key": nothing, "headers": nothing, "timestamp": [0] * len(values), "timestamp_type": [0] * len(values),
+            "offset": list(range(wanted.start, wanted.until)), "value": [value for _, value in values],
+            "key": [key for key, _ in values], "headers": nothing, "timestamp": [0] * len(values), "timestamp_type": [0] * len(values),
         }  # fmt: skip
 
 
@@ -625,15 +673,28 @@ def machine(stack: Stack, new_database: Callable[[], str]) -> type[OperatorsMach
     return type("MachineOfOperators", (OperatorsMachine,), made)
 
 
-def made_up(stack: Stack, new_database: Callable[[], str], histories: int, *, always_the_same: bool) -> Counter[str]:
-    """Run so many histories of `STEPS` steps; what happened in them."""
-    run_machine(
-        machine(stack, new_database),
-        settings=settings(
-            max_examples=histories, stateful_step_count=STEPS, deadline=None, derandomize=always_the_same,
-            # A smaller history costs hundreds of runs of a second and more; add Phase.shrink to get one.
-            phases=(Phase.generate,), database=None, suppress_health_check=list(HealthCheck), print_blob=False,
-        ),
-    )  # fmt: skip
+def made_up(
+    stack: Stack, new_database: Callable[[], str], histories: int, *, chosen_by: int | None = None
+) -> Counter[str]:
+    """Run so many histories of `STEPS` steps, the same ones for a seed or without one; what happened in them."""
+    chosen = machine(stack, new_database)
+    try:
+        run_machine(
+            chosen if chosen_by is None else seed(chosen_by)(chosen),
+            settings=settings(
+                max_examples=histories, stateful_step_count=STEPS, deadline=None, derandomize=chosen_by is None,
+                # A smaller history costs hundreds of runs of a second and more.
+                phases=(Phase.generate, Phase.shrink) if os.environ.get(SHRINK) else (Phase.generate,),
+                database=None, suppress_health_check=list(HealthCheck), print_blob=False,
+            ),
+        )  # fmt: skip
+    except BaseException as error:
+        error.add_note(f"{SEED}={chosen_by} gives these histories again, {SHRINK}=1 looks for the shortest one")
+        raise
     assert OperatorsMachine.met["epoch"] > histories
     return +OperatorsMachine.met
+
+
+def seed_of_histories() -> int:
+    """The seed that somebody asks for, or a new one."""
+    return int(os.environ.get(SEED) or secrets.randbits(32))

@@ -491,9 +491,10 @@ def test_a_file_that_another_process_writes_meanwhile_does_not_appear(counting: 
     for file in (home / "epochs" / "orders").iterdir():
         file.unlink()
 
-    def slowly(*given: Any, **more: Any) -> None:
-        write_file(*given, **more)
+    def slowly(*given: Any, **more: Any) -> Any:
+        written = write_file(*given, **more)
         forget(it, HERS, target=True)
+        return written
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("epochline.postgres.ledger.savepoints.write_file", slowly)

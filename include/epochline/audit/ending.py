@@ -25,6 +25,18 @@ class Ending:
         self._connection, self._recorded, self._declared = connection, recorded, declared
         self._summary, self._tell = summary, tell
 
+    def compare_ledger(self, epochs: Sequence[RecordedEpoch]) -> None:
+        """Compare what the ledger says of the epochs in several places: a count or an offset may have rotted."""
+        with self._connection.snapshot():
+            rows = list(self._recorded.contradictions(epochs[0].epoch_id, epochs[-1].epoch_id))
+        for row in rows:
+            self._tell(
+                Difference(
+                    epoch_id=row.epoch_id, where="ledger", kind="count", topic=row.topic, partition=row.partition,
+                    said=row.said,
+                )
+            )  # fmt: skip
+
     def compare_last_states(self, states: LastStates, epochs: Sequence[RecordedEpoch]) -> None:
         """Compare targets whose rows depend on several epochs with what these should have left in them."""
         with self._connection.snapshot():

@@ -115,6 +115,10 @@ class Recorded:
             for row in map(dict, rows.mappings())
         ]
 
+    def contradictions(self, first: int, last: int) -> Rows:
+        """Where the ledger's own records of these epochs, or of the whole chain, contradict each other."""
+        return execute(self._connection, "audited_ledger", pipeline=self._pipeline, first=first, last=last)
+
     def declaration(self, epoch: RecordedEpoch) -> Pipeline:
         """The pipeline's declaration in this epoch."""
         return Pipeline.from_stored(json.dumps(self._ask("declaration_of_epoch", epoch).scalar_one()))

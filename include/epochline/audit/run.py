@@ -114,6 +114,7 @@ class _Audit:
             for group in together(epochs):
                 self._audit(group, session)
         end = Ending(self._connection, self._recorded, newest, self._summary, self._tell)
+        end.compare_ledger(epochs)
         end.compare_last_states(states, epochs)
         self._following.finish()
         self._summary.notes += tuple(self._following.notes)

@@ -3,6 +3,7 @@
 The ledger names each file of an epoch with its rows and bytes, so that an altered manifest is found too.
 """
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -117,7 +118,8 @@ class ShownFiles:
             for file in receipt.body.get("files", ())
         ]
         epoch.compare(entry, sealed)
-        if not self._compare_files(epoch, target, sealed, values=values):
+        digests = {file["file"]: file.get("sha256") for file in receipt.body.get("files", ())}
+        if not self._compare_files(epoch, target, sealed, digests, values=values):
             return "values not compared: a file is gone or cannot be read", True
         return None, True
 
@@ -140,17 +142,23 @@ class ShownFiles:
             epoch.differs("missing", path)
         return entry, is_removed
 
-    def _compare_files(self, epoch: "_EpochOfFiles", target: str, sealed: Sequence[ShownFile], *, values: bool) -> bool:
+    def _compare_files(
+        self, epoch: "_EpochOfFiles", target: str, sealed: Sequence[ShownFile], digests: Mapping[str, str | None],
+        *, values: bool,
+    ) -> bool:  # fmt: skip
         """Compare the files with what the ledger says of them, and add their rows; return whether all could be read."""
         sizes, whole = self._storage.sizes(target), True
         for file in sealed:
-            size = sizes.pop(file.path.rpartition("/")[2], None)
+            name = file.path.rpartition("/")[2]
+            size, digest = sizes.pop(name, None), digests[name]
             if size is None:
                 epoch.differs("missing", file.path)
                 whole = False
                 continue
             wrong = [] if size == file.bytes else [f"{file.bytes} bytes were sealed, it has {size}"]
             try:
+                if digest not in (None, self._digest(file.path)) and not wrong:
+                    wrong.append("its bytes are not those that were written")
                 rows = self._read(epoch.epoch_id, file.path, values=values)
                 wrong += [] if rows == file.rows else [f"{file.rows} rows were sealed, it has {rows}"]
             except _UnreadableError as error:
@@ -165,12 +173,18 @@ class ShownFiles:
                 epoch.found.notes.append(f"{target}/{name} is in no manifest entry")
         return whole
 
+    def _open(self, path: str) -> Any:
+        with reaching(self._name):
+            return self._store.open(f"{self._root.rstrip('/')}/{path}", "rb")
+
+    def _digest(self, path: str) -> str:
+        with self._open(path) as file, reaching(self._name):
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
     def _read(self, epoch_id: int, path: str, *, values: bool) -> int:
         """Read a file and add its rows, if their values are compared; return their number."""
         number = 0
-        with reaching(self._name):
-            file = self._store.open(f"{self._root.rstrip('/')}/{path}", "rb")
-        with file:
+        with self._open(path) as file:
             try:
                 for some in rows_in(file, self._files.format, list(self._files.written)):
                     number += len(some[self._columns[0]])

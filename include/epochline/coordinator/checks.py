@@ -74,10 +74,10 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
         )
 
 
-def check_states(tx: Transaction, pipeline: Pipeline) -> None:
-    """Raise `StateError` for state that is not what the last epoch left (INV-2)."""
+def check_states(tx: Transaction, pipeline: Pipeline, *, read: bool = False) -> None:
+    """Raise `StateError` for state that is not what the last epoch left (INV-2); ``read`` as of `States.standings`."""
     if pipeline.states:
-        check_state(pipeline.name, tx.states.standings(pipeline), tx.states.last_committed(pipeline.name))
+        check_state(pipeline.name, tx.states.standings(pipeline, read=read), tx.states.last_committed(pipeline.name))
 
 
 def check_same_cluster(

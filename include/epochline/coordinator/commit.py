@@ -26,11 +26,11 @@ from epochline.errors import (
     StagingLostError,
     TargetError,
 )
-from epochline.ports import Applied, Ledger, OffsetSource, Transaction
+from epochline.ports import Applied, Ledger, Manifest, OffsetSource, Transaction
 from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.quantities import counted, number
-from epochline.protocol.staging import StagedTable, StagingTicket
+from epochline.protocol.staging import DIGEST, StagedTable, StagingTicket
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +120,9 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
     if attempt is None or not attempt.sealed:
         raise StagingLostError(f"{epoch}: is pre-committed, but has no sealed attempt.")
     ticket = tx.attempts.ticket(attempt, pipeline, planned_columns)
-    sealed = {manifest.sink: manifest.rows for manifest in tx.attempts.manifests(attempt)}
-    _check_staging(tx, epoch, ticket, sealed)
+    manifests = {manifest.sink: manifest for manifest in tx.attempts.manifests(attempt)}
+    sealed = {sink: manifest.rows for sink, manifest in manifests.items()}
+    _check_staging(tx, epoch, ticket, manifests)
     # A target whose owner or columns changed since the plan must not be written to.
     tx.targets.claim(pipeline)
     _refuse_changed_targets(tx, epoch, pipeline, planned_columns)
@@ -172,14 +173,17 @@ def _abort_command(epoch: Epoch) -> str:
     return f"abort {epoch.pipeline} {epoch.epoch_id} --reason …"
 
 
-def _check_staging(tx: Transaction, epoch: Epoch, ticket: StagingTicket, sealed: Mapping[str, int]) -> None:
+def _check_staging(tx: Transaction, epoch: Epoch, ticket: StagingTicket, manifests: Mapping[str, Manifest]) -> None:
     for staged in ticket.tables:
-        rows = tx.targets.count(staged)
-        if rows != sealed.get(staged.sink):
-            raise StagingLostError(
-                f"{epoch}: {sealed.get(staged.sink)} rows were sealed for {staged.sink}, but its staging table"
-                f" {'is gone' if rows is None else f'holds {rows}'}."
-            )
+        manifest, held = manifests.get(staged.sink), tx.targets.held(staged)
+        rows, body = (None, {}) if manifest is None else (manifest.rows, manifest.body or {})
+        if held is None or held.rows != rows:
+            now = "is gone" if held is None else f"holds {held.rows}"
+        elif held.digest != body.get(DIGEST, held.digest):
+            now = "holds other values: a row was changed, or its bytes rotted"
+        else:
+            continue
+        raise StagingLostError(f"{epoch}: {rows} rows were sealed for {staged.sink}, but its staging table {now}.")
 
 
 def _move_heads(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) -> None:

@@ -27,7 +27,7 @@ from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, EpochSta
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.planning import SourceView
 from epochline.protocol.refused import RefusedRow, in_words
-from epochline.protocol.staging import StagingTicket
+from epochline.protocol.staging import DIGEST, StagingTicket
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
             # A long search kept the lease from being renewed, and the run's next attempt needs it.
             tx.epochs.renew_lease(epoch, attempt.number, LEASE)
         else:
-            tx.receipts.keep_sealed(attempt, observed.bodies)
+            tx.receipts.keep_sealed(attempt, _with_digests(tx, ticket, observed.bodies))
             tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
             tx.epochs.mark_pre_committed(epoch, counts, seen, verdict)
     if refused:
@@ -109,6 +109,14 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         counts.quarantined,
     )  # fmt: skip
     return counts
+
+
+def _with_digests(
+    tx: Transaction, ticket: StagingTicket, bodies: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Mapping[str, Any]]:
+    """What sinks need for their commit, with a digest of each staging table, which the commit compares."""
+    digests = {staged.sink: held.digest for staged in ticket.tables if (held := tx.targets.held(staged)) is not None}
+    return {**bodies, **{sink: {**bodies.get(sink, {}), DIGEST: digest} for sink, digest in digests.items()}}
 
 
 def _refuse_holes(tx: Transaction, epoch: Epoch, gaps: Mapping[tuple[str, int], LogGaps]) -> None:

@@ -43,7 +43,7 @@ class AcceptState(DirectAction[Parameters, None]):
         last = tx.states.last_committed(case.pipeline)
         if last is None:
             return refused(f"no epoch of {case.pipeline} was committed, so no state can be right; empty the tables.")
-        standings = tx.states.standings(declared)
+        standings = tx.states.standings(declared, read=True)
         unknown = [table for table, standing in standings.items() if standing.now is None]
         if unknown:
             return refused(f"no trigger counts what is written to {', '.join(unknown)}; run `epochline migrate` first.")

@@ -56,7 +56,7 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
         standing = tx.savepoints.standing(declared, name, "nobody", "preview")
         if standing is None:
             return refused(f"no epoch of {pipeline} was committed yet; there is nothing to keep.")
-        check_states(tx, declared)
+        check_states(tx, declared, read=True)
         states = tx.states.standings(declared)
         lines = standing_at(pipeline, standing.epoch_id, {head.tp: head.next_offset for head in standing.heads})
         lines += [f"{table}: copied, {state.now}" for table, state in states.items()]

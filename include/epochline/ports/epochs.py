@@ -151,7 +151,7 @@ class Manifest:
     parts: int
     rows: int
     body: Mapping[str, Any] | None = None
-    """What the sink's seal left for its commit; None for a table."""
+    """What the seal left for the commit: of rows in staging their ``digest``, and what the sink itself needs."""
 
 
 class Attempts(Protocol):

@@ -17,6 +17,15 @@ from epochline.protocol.staging import StagedTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a staging table holds."""
+
+    rows: int
+    digest: str
+    """A sum over its rows; other values give another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """What was found in a staging table before its seal."""
 
@@ -152,6 +161,9 @@ class Targets(Protocol):
     def count(self, staged: StagedTable) -> int | None:
         """Number of rows in a staging table; None if the table is missing."""
 
+    def held(self, staged: StagedTable) -> Held | None:
+        """The number and the digest of the rows in a staging table, by reading it; None if the table is missing."""
+
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
         """At the seal: index, analyze, and find rows that the target would refuse.
 
@@ -257,8 +269,11 @@ class Quarantine(Protocol):
 class States(Protocol):
     """Keyed state, and event time: what its tables hold, and what epochs left."""
 
-    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
-        """Content of each state table now, and as an epoch left it. Locks the tables until the transaction ends."""
+    def standings(self, pipeline: Pipeline, *, read: bool = False) -> Mapping[str, StateStanding]:
+        """Content of each state table now, and as an epoch left it. Locks the tables until the transaction ends.
+
+        With ``read``, the tables are read whole, which also finds rows that changed past their triggers on the disk.
+        """
 
     def last_committed(self, pipeline: str) -> int | None:
         """Id of the pipeline's last committed epoch; None before the first commit."""

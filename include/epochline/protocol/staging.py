@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from epochline.protocol.refused import Refused
 from epochline.protocol.sink import SinkAttempt
 
+DIGEST = "digest"
+"""In the body of a manifest: the digest of the staged rows at the seal. Earlier versions left none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:

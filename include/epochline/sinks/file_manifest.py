@@ -14,6 +14,7 @@ and with Spark::
 A consumer that stores the last ``epoch_id`` in one transaction with its own results takes each row exactly once.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from epochline.protocol.sink import StoredOffsets
 MANIFEST = "_epochline/manifest"
 """Folder of the manifest, relative to the sink's folder, with one entry per committed epoch."""
 
+_DIGEST = "digest"
 _ENTRY = re.compile(r"(\d{10,})\.json")
 
 
@@ -65,22 +67,33 @@ class ManifestEntry:
     """The pipeline's next offsets after the epoch, by topic; None in entries of older versions."""
 
     def to_json(self) -> bytes:
-        """Write the entry as it is stored."""
-        return json.dumps(asdict(self), indent=1).encode()
+        """Write the entry as it is stored: with a digest in ``reached``, where older versions read past it."""
+        stored = asdict(self)
+        if self.reached:
+            *others, last = self.reached
+            stored["reached"] = [*others, {**last, _DIGEST: self._digest()}]
+        return json.dumps(stored, indent=1).encode()
+
+    def _digest(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
         """Parse a stored entry.
 
         Raises:
-            ValueError: the text is not an entry.
+            ValueError: the text is not an entry, or another one than was stored.
         """
         try:
             stored: dict[str, Any] = json.loads(text)
             files = tuple(ShownFile(**file) for file in stored.pop("files"))
-            return cls(**stored, files=files)
-        except (KeyError, TypeError, AttributeError) as error:
+            digest = stored["reached"][-1].pop(_DIGEST, None) if stored.get("reached") else None
+            entry = cls(**stored, files=files)
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(str(error)) from error
+        if digest not in (None, entry._digest()):
+            raise ValueError("its values are not those of its digest")
+        return entry
 
 
 def entry_path(epoch_id: int) -> str:

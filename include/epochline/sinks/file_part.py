@@ -1,6 +1,8 @@
 """Writes the file of one Spark partition: Parquet, CSV for PostgreSQL's COPY, or JSON lines that `Json` can read."""
 
 import base64
+import hashlib
+import io
 import json
 import re
 from abc import ABC, abstractmethod
@@ -106,6 +108,21 @@ class JsonRows(RowFormat):
         self._file.write("".join(lines.to_pylist()).encode())
 
 
+class _Digested(io.BufferedIOBase):
+    """Writes to a file, and digests what it writes. To close it leaves the file open."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.digest = file, hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        written: int = self._file.write(data)
+        return written
+
+
 FORMATS: Mapping[str, type[RowFormat]] = {"parquet": ParquetRows, "csv": CsvRows, "json": JsonRows}
 
 
@@ -121,6 +138,7 @@ class FilePart:
         self._name = name
         self._path = f"{folder}/{name}"
         self._file: Any = None
+        self._digested: _Digested | None = None
         self._format: RowFormat | None = None
         self._rows = 0
 
@@ -137,20 +155,21 @@ class FilePart:
             self._file = self._storage.create(self._path)
         with reaching(self._files.name):
             if self._format is None:
-                self._format = FORMATS[self._files.format](self._file, self._files.written)
+                self._digested = _Digested(self._file)
+                self._format = FORMATS[self._files.format](self._digested, self._files.written)
             self._format.write(batch)
         self._rows += batch.num_rows
 
     def finish(self) -> Mapping[str, Any]:
         """Complete the file and make it durable."""
-        if self._format is None:
+        if self._format is None or self._digested is None:
             return {}
         failpoint("files.write")
         with reaching(self._files.name):
             self._format.end()
         size = self._storage.close(self._file, self._path)
         self._file = None
-        return {"file": self._name, "rows": self._rows, "bytes": size}
+        return {"file": self._name, "rows": self._rows, "bytes": size, "sha256": self._digested.digest.hexdigest()}
 
     def close(self) -> None:
         """Try to delete an unfinished file; otherwise the end of its attempt deletes it."""

@@ -90,7 +90,14 @@ class FileSink(Sink):
         """Look for the files, which another machine may have sealed on a disk of its own."""
         attempt, sealed = committable.attempt, committable.body["folder"]
         target = self._storage.target(sealed, attempt.epoch_id)
-        if not (self._is_complete(committable, sealed) or self._is_complete(committable, target)):
+        if self._is_complete(committable, sealed):
+            self._refuse_rotten(
+                committable,
+                sealed,
+                "committed. Let the range be read again: run"
+                f" `epochline abort {attempt.pipeline} {attempt.epoch_id} --reason …`",
+            )
+        elif not self._is_complete(committable, target):
             raise SinkError(
                 f"{attempt} in {self._files}: {sealed} of {socket.gethostname()} lacks sealed files. Nothing was"
                 " committed. Give every worker the same folder, or let the range be read again: run"
@@ -143,6 +150,7 @@ class FileSink(Sink):
     def _move(self, committable: Committable, target: str) -> None:
         attempt, sealed = committable.attempt, committable.body["folder"]
         if self._is_complete(committable, sealed):
+            self._refuse_rotten(committable, sealed, "shown. Restore the file from a backup, and try again.")
             failpoint("files.rename")
             if not self._storage.move(sealed, target):
                 raise SinkAheadError(
@@ -163,6 +171,16 @@ class FileSink(Sink):
     def _is_complete(self, committable: Committable, folder: str) -> bool:
         sizes = self._storage.sizes(folder)
         return all(sizes.get(file["file"]) == file["bytes"] for file in committable.body["files"])
+
+    def _refuse_rotten(self, committable: Committable, folder: str, rest: str) -> None:
+        """Compare the bytes of complete files with what their tasks wrote; older versions noted no digest."""
+        for file in committable.body["files"]:
+            path = f"{folder}/{file['file']}"
+            if "sha256" in file and self._storage.digest(path) not in (None, file["sha256"]):
+                raise SinkError(
+                    f"{committable.attempt} in {self._files}: {path} of {socket.gethostname()} holds other bytes than"
+                    f" were written: it was changed, or rotted. Nothing was {rest}"
+                )
 
     def _is_shown(self, attempt: SinkAttempt) -> bool:
         with reaching(self._files.name):

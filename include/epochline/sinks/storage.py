@@ -1,6 +1,7 @@
 """Storage of a file sink: an object store or HDFS through fsspec, or a disk, where folders can be renamed."""
 
 import errno
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -87,6 +88,10 @@ class Storage:
                 return {}
             return {file["name"].rpartition("/")[2]: file["size"] for file in listing if file["type"] == "file"}
 
+    def digest(self, path: str) -> str | None:
+        """The SHA-256 of a file; None in a store, which checks its bytes itself, and where reading may be dear."""
+        return None
+
     def gather(self, folder: str, names: list[str]) -> str:
         """Move files of an attempt's folder where no writer can add to them; return their folder."""
         return folder
@@ -157,6 +162,11 @@ class LocalDisk(Storage):
             size = super().close(file, path)
             self._sync(path.rpartition("/")[0])
             return size
+
+    def digest(self, path: str) -> str | None:
+        """The SHA-256 of a file, in hexadecimal digits."""
+        with reaching(self._sink), open(self._whole(path), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def gather(self, folder: str, names: list[str]) -> str:
         """Move files into a folder that no writer knows, so that a rename shows no other file.

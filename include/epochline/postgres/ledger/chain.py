@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from epochline.declare.event_time import PartitionTime
+from epochline.errors import LedgerError
 from epochline.postgres.ledger.rows import offsets, partition, range_values
 from epochline.postgres.queries.statements import InTransaction, change
 from epochline.protocol.epoch import Epoch
@@ -17,12 +18,21 @@ class PostgresChain(InTransaction):
     """The chain of each partition. Constraints of its table keep it without gaps and overlaps (INV-1)."""
 
     def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
+        rows = list(self._run("heads", pipeline=pipeline, generation=generation))
+        for row in rows:
+            if row.planned not in (None, row.next_offset):
+                raise LedgerError(
+                    f"{pipeline}: the ledger contradicts itself: epoch {row.epoch_id} was planned up to offset"
+                    f" {row.planned} of {row.topic}-{row.partition}, and its head is {row.next_offset}. A value was"
+                    " changed past the ledger's rules, or rotted. Nothing was planned. The command shows such places.",
+                    f"audit {pipeline}",
+                )
         return [
             Head(
                 tp=partition(row), origin=row.origin, next_offset=row.next_offset, epoch_id=row.epoch_id,
                 leader_epoch=row.leader_epoch, log_end=row.log_end,
             )
-            for row in self._run("heads", pipeline=pipeline, generation=generation)
+            for row in rows
         ]  # fmt: skip
 
     def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:

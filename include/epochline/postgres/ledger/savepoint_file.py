@@ -9,6 +9,7 @@ import os
 import re
 import uuid
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +35,12 @@ _TIMES = ("watermark", "made_at", "newest_event_time", "read_at")
 _EPOCH_FILE = re.compile(r"epoch-(?P<epoch>\d+)\.zip")
 _DRAFT = re.compile(r"\.epoch-(?P<epoch>\d+)\.[0-9a-f]{32}")
 
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, AttributeError, EOFError, NotImplementedError,
+    RuntimeError, OSError,
+)  # fmt: skip
+"""What reading a damaged archive raises."""
+
 
 def stored(savepoint: Savepoint) -> dict[str, Any]:
     """The fields of a savepoint that are neither heads nor states."""
@@ -48,22 +55,34 @@ def write_file(
     into: IO[bytes],
     *,
     more: Mapping[Any, Any] = MappingProxyType({}),
-) -> None:
-    """Write a savepoint and its copies of state tables. ``more`` is for people, and no import reads it."""
+) -> dict[str, StateDigest]:
+    """Write a savepoint and its copies of state tables; return what each held. ``more`` is for people only."""
     described = {**more, **stored(savepoint), "format": _FORMAT, "declaration": json.loads(declaration), "states": []}
     described["heads"] = [head_columns(head) for head in savepoint.heads]
+    held: dict[str, StateDigest] = {}
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, (state, table) in enumerate(sorted(copies.items())):
             file = f"state-{number}.txt"
             columns = {name: column.kind for name, column in columns_of(connection, ".".join(table.strings)).items()}
-            # Counted again: an ALTER TABLE after the savepoint changes the digest of its copy.
             keys, digest = _counted(connection, table)
+            held[state] = StateDigest(keys=keys, digest=digest)
             content = {"columns": columns, "keys": keys, "digest": str(digest)}
             described["states"].append({"state": state, "file": file, **content})
             with archive.open(file, "w", force_zip64=True) as rows:
                 _copy(connection, "COPY {table} TO STDOUT (FORMAT text, ENCODING 'UTF8')", table, rows)
         text = json.dumps(described, indent=1, sort_keys=True, default=datetime.isoformat)
         archive.writestr(_DESCRIBED, text)
+    return held
+
+
+def refuse_other(subject: str, states: Mapping[str, StateDigest | None], held: Mapping[str, StateDigest]) -> None:
+    """Refuse to keep copies of state that are not what was counted before; None says that nothing was."""
+    for state, rows in held.items():
+        if (known := states.get(state)) not in (None, rows):
+            raise SavepointFileError(
+                f"{subject}: the rows of {state} are not those that were counted: {known} then, {rows} now. Nothing was"
+                " kept. They were changed past their triggers, or rotted; `epochline audit` compares the state."
+            )
 
 
 def read_description(source: IO[bytes]) -> tuple[Savepoint, str, list[dict[str, Any]]]:
@@ -85,7 +104,7 @@ def read_description(source: IO[bytes]) -> tuple[Savepoint, str, list[dict[str, 
             states={state["state"]: StateDigest(keys=state["keys"], digest=int(state["digest"])) for state in states},
         )
         return savepoint, json.dumps(described["declaration"]), states
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+    except _DAMAGED as error:
         raise SavepointFileError(
             f"the file is no savepoint, or was damaged ({type(error).__name__}). Nothing was changed."
         ) from error
@@ -118,6 +137,7 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
     Raises:
         SavepointFileError: the rows are not the saved rows.
     """
+    check_rows(source, state)
     columns = defined_columns({name: str(parse_type(kind)) for name, kind in state["columns"].items()})
     change(connection, "CREATE TABLE {into} ({columns})", into=into, columns=columns)
     with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
@@ -128,6 +148,22 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
             f"state {state['state']}: the file says {state['keys']} keys and holds {keys}, or other values than were"
             " saved. It was damaged or changed; nothing was imported."
         )
+
+
+def check_rows(source: IO[bytes], state: Mapping[str, Any]) -> None:
+    """Compare the rows of a state in a file with their checksum, before PostgreSQL is given one.
+
+    Raises:
+        SavepointFileError: they were damaged.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
+            while rows.read(1 << 20):
+                pass
+    except _DAMAGED as error:
+        raise SavepointFileError(
+            f"state {state['state']}: its rows in the file were damaged ({type(error).__name__}). Nothing was imported."
+        ) from error
 
 
 def _counted(connection: Connection, table: sql.Identifier) -> tuple[int, int]:

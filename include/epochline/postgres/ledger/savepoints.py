@@ -23,11 +23,12 @@ from epochline.postgres.ledger.savepoint_file import (
     new_file,
     read_description,
     read_rows,
+    refuse_other,
     stored,
     write_file,
 )
 from epochline.postgres.queries.statements import InTransaction, Row, change, names, query, settle_table, where
-from epochline.postgres.targets.states import is_followed, state_content, state_now
+from epochline.postgres.targets.states import PostgresStates, is_followed, state_content, state_now
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
@@ -86,7 +87,8 @@ class PostgresSavepoints(InTransaction):
             change(self._connection, "DELETE FROM {state}", **parts)
             back = "INSERT INTO {state} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {copy}"
             change(self._connection, back, **parts)
-            now = state_now(self._connection, state.table)
+            # The triggers counted out the rows that were deleted, which may have rotted.
+            now = state_now(self._connection, state.table, read=True)
             if now is None:
                 raise not_counted(pipeline.name, state.table, followed=is_followed(self._connection, state.table))
             # The digest has the epoch ids, so another pipeline's rows are compared one by one.
@@ -138,7 +140,8 @@ class PostgresSavepoints(InTransaction):
 
     def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
         copies = {row.state: _copy(row.table_name) for row in self._run("savepoint_states", **named(savepoint))}
-        write_file(self._connection, savepoint, self.declaration(savepoint), copies, into)
+        held = write_file(self._connection, savepoint, self.declaration(savepoint), copies, into)
+        refuse_other(str(savepoint), savepoint.states, held)
 
     def leave_file(self, pipeline: Pipeline, folder: Path, *, keep: int) -> Path | None:
         savepoint, erasures = self._newest(pipeline), self._erasures(pipeline.name)
@@ -148,10 +151,14 @@ class PostgresSavepoints(InTransaction):
         outcome = self._run("epoch_outcome", **epoch).one()._asdict()
         states = {state.table: sql.Identifier(*split_table(state.table)) for state in pipeline.states}
         with new_file(folder, savepoint.epoch_id) as file:
-            write_file(self._connection, savepoint, pipeline.stored(), states, file.draft, more=outcome)
+            held = write_file(self._connection, savepoint, pipeline.stored(), states, file.draft, more=outcome)
             # An erasure deletes all files: it ended before this lock, or begins after the file has its name.
             self._run("lock_pipeline", pipeline=pipeline.name)
             file.is_whole = self._newest(pipeline) == savepoint and self._erasures(pipeline.name) == erasures
+            if file.is_whole:
+                states_left = PostgresStates(self._connection)
+                left = {state: states_left.left(pipeline.name, state).left for state in states}
+                refuse_other(f"epoch {savepoint.epoch_id} of {pipeline.name}", left, held)
         if not file.is_whole:
             return None
         delete_older(folder, savepoint.epoch_id, keep)

@@ -93,3 +93,51 @@ FULL JOIN (SELECT * FROM epochline.quarantined_record k WHERE pipeline = %(pipel
      ON (q.epoch_id, q.topic, q.partition, q."offset") = (x.epoch_id, x.topic, x.partition, x."offset")
 WHERE x."offset" IS NULL OR q."offset" IS NULL OR (q.key, q.value) IS DISTINCT FROM (x.key, x.value)
 ORDER BY 1, 2, 3, 4
+
+-- name: audited_ledger
+-- Where the ledger contradicts itself, although its constraints held when each row was written: counts of epochs that
+-- are not the sums of their partitions, committed ranges that are not the planned ones or leave a gap, and rows of
+-- attempts, manifests, parts and receipts that differ. All of the chain; of epochs, those in a range of ids.
+WITH epochs AS (
+    SELECT e.* FROM epochline.epoch e
+    WHERE e.pipeline = %(pipeline)s AND e.state = 'COMMITTED' AND e.kind <> 'restore'
+      AND e.epoch_id BETWEEN %(first)s AND %(last)s
+), attempts AS (
+    SELECT a.* FROM epochline.attempt a JOIN epochs USING (pipeline, epoch_id) WHERE a.fenced_at IS NULL
+)
+SELECT e.epoch_id, NULL AS topic, NULL::integer AS partition, 'its counts of records are not the sums of its partitions' AS said
+FROM epochs e
+CROSS JOIN LATERAL (
+    SELECT sum(records_read) AS seen, sum(records_passed) AS passed, sum(records_skipped) AS skipped,
+           sum(records_quarantined) AS quarantined
+    FROM epochline.planned_range r WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) r
+WHERE e.kind <> 'requeue' AND (e.records_read, e.records_passed, e.records_skipped, e.records_quarantined)
+      IS DISTINCT FROM (r.seen, r.passed, r.skipped, r.quarantined)
+UNION ALL
+SELECT coalesce(c.epoch_id, p.epoch_id), coalesce(c.topic, p.topic), coalesce(c.partition, p.partition),
+       format('planned [%%s,%%s), committed [%%s,%%s)', p.start_offset, p.until_offset, c.start_offset, c.until_offset)
+FROM (SELECT c.* FROM epochline.committed_range c JOIN epochs USING (pipeline, epoch_id)) c
+FULL JOIN (SELECT r.* FROM epochline.planned_range r JOIN epochs e USING (pipeline, epoch_id) WHERE e.replays IS NULL) p
+     ON (p.epoch_id, p.topic_id, p.partition) = (c.epoch_id, c.topic_id, c.partition)
+WHERE (c.start_offset, c.until_offset) IS DISTINCT FROM (p.start_offset, p.until_offset)
+UNION ALL
+SELECT epoch_id, topic, partition, format('its range begins at %%s, the one before ends at %%s', start_offset, previous)
+FROM (SELECT c.*, lag(until_offset) OVER (PARTITION BY generation, topic_id, partition ORDER BY until_offset) AS previous
+      FROM epochline.committed_range c WHERE pipeline = %(pipeline)s) c
+WHERE start_offset IS DISTINCT FROM previous AND start_offset IS NOT NULL
+UNION ALL
+SELECT a.epoch_id, NULL, NULL, format('attempt %%s: %%s rows were sealed, its manifests say %%s', a.attempt, a.rows_staged, m.rows)
+FROM attempts a
+CROSS JOIN LATERAL (SELECT sum(m.rows) AS rows FROM epochline.manifest m WHERE m.attempt_id = a.attempt_id) m
+WHERE a.rows_staged IS DISTINCT FROM m.rows
+UNION ALL
+SELECT s.epoch_id, NULL, NULL, format('%%s: the manifest says %%s rows in %%s parts, the parts say %%s in %%s',
+                                      s.sink, s.rows, s.parts, s.rows_found, s.parts_found)
+FROM epochline.staged_rows s JOIN attempts USING (pipeline, epoch_id, attempt)
+WHERE (s.rows, s.parts) <> (s.rows_found, s.parts_found)
+UNION ALL
+SELECT r.epoch_id, NULL, NULL, format('%%s: the receipt says %%s rows, the manifest %%s', r.sink, r.rows, m.rows)
+FROM attempts a JOIN epochline.receipt r USING (pipeline, epoch_id, attempt_id)
+JOIN epochline.manifest m USING (attempt_id, sink)
+WHERE r.rows <> m.rows OR r.rows <> r.inserted + r.updated + r.deleted + r.superseded + r.unchanged
+ORDER BY 1, 2, 3

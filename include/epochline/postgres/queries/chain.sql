@@ -1,19 +1,20 @@
 -- The chain of committed ranges of each partition (INV-1).
 
 -- name: heads
--- The head and the origin of each partition, and where its log ended when the epoch of the head was planned.
-SELECT topic, topic_id, partition, origin.until_offset AS origin, head.until_offset AS next_offset, head.epoch_id,
-       head.leader_epoch,
-       (SELECT p.last_stable FROM epochline.planned_range p
-        WHERE (p.pipeline, p.epoch_id, p.topic_id, p.partition)
-              = (%(pipeline)s, head.epoch_id, head.topic_id, head.partition)) AS log_end
+-- The head and the origin of each partition; where the epoch of the head was planned to end, and its log ended then.
+SELECT head.topic, topic_id, partition, origin.until_offset AS origin, head.until_offset AS next_offset, head.epoch_id,
+       head.leader_epoch, p.until_offset AS planned, p.last_stable AS log_end
 FROM (SELECT DISTINCT ON (topic_id, partition) topic, topic_id, partition, until_offset, epoch_id, leader_epoch
       FROM epochline.committed_range WHERE pipeline = %(pipeline)s AND generation = %(generation)s
       ORDER BY topic_id, partition, until_offset DESC) head
 JOIN (SELECT topic_id, partition, until_offset FROM epochline.committed_range
       WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND start_offset IS NULL) origin
     USING (topic_id, partition)
-ORDER BY topic, partition, topic_id
+LEFT JOIN LATERAL (
+    SELECT r.until_offset, r.last_stable FROM epochline.planned_range r
+    WHERE (r.pipeline, r.epoch_id, r.topic_id, r.partition)
+          = (%(pipeline)s, head.epoch_id, head.topic_id, head.partition)) p ON true
+ORDER BY head.topic, partition, topic_id
 
 -- name: reached
 -- What each partition had reached after an epoch. The origin may have moved back since, so the oldest range tells

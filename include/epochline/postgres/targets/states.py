@@ -70,10 +70,11 @@ def is_followed(connection: Connection, table: str) -> bool:
     return run(connection, "lock_state", **where(table)).one_or_none() is not None
 
 
-def state_now(connection: Connection, table: str) -> StateDigest | None:
+def state_now(connection: Connection, table: str, *, read: bool = False) -> StateDigest | None:
     """The number of keys and the digest of a state table, with a lock that other writers wait for.
 
-    The triggers' counts are used if they have seen every write, else the whole table is read and counted.
+    The triggers' counts are used if they have seen every write, else the whole table is read and counted. With ``read``
+    it is in any case: what rots on a disk fires no trigger.
 
     Returns:
         None if Epochline did not create the table, or if one of its triggers is missing or disabled.
@@ -83,7 +84,7 @@ def state_now(connection: Connection, table: str) -> StateDigest | None:
     seen = _trace(connection, table)
     if counted is None or seen is None or seen.following < len(_ROWS):
         return None
-    if not seen.watched or counted.trace != seen.trace:
+    if read or not seen.watched or counted.trace != seen.trace:
         counted = run(connection, "count_state", **where(table), trace=seen.trace).one()
     return StateDigest(keys=counted.keys, digest=int(counted.digest))
 
@@ -103,12 +104,16 @@ def _trace(connection: Connection, table: str) -> Row | None:
 class PostgresStates(InTransaction):
     """Counts and digests of state tables; watermarks, and the newest event time of each partition."""
 
-    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
+    def standings(self, pipeline: Pipeline, *, read: bool = False) -> Mapping[str, StateStanding]:
         standings = {}
         for state in pipeline.states:
-            now = state_now(self._connection, state.table)
+            standing = self.left(pipeline.name, state.table)
+            now = state_now(self._connection, state.table, read=read)
+            if now is not None and now != standing.left:
+                # A trigger that counts out a row which rotted is wrong from then on.
+                now = state_now(self._connection, state.table, read=True)
             followed = now is not None or is_followed(self._connection, state.table)
-            standings[state.table] = replace(self.left(pipeline.name, state.table), now=now, followed=followed)
+            standings[state.table] = replace(standing, now=now, followed=followed)
         return standings
 
     def left(self, pipeline: str, table: str) -> StateStanding:

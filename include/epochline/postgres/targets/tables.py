@@ -13,7 +13,7 @@ from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
-from epochline.ports import Applied, Fit, Prepared, TableDifference
+from epochline.ports import Applied, Fit, Held, Prepared, TableDifference
 from epochline.postgres.queries.statements import (
     Connection,
     InTransaction,
@@ -31,6 +31,7 @@ from epochline.postgres.targets.catalog import find_target, refused_by_publicati
 from epochline.postgres.targets.claims import missing_rows, refuse_lost, remember
 from epochline.postgres.targets.fit import check_existing, compare, filled_columns, table_definition
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
+from epochline.postgres.targets.held import held
 from epochline.postgres.targets.measures import measure
 from epochline.postgres.targets.prepare import prepare
 from epochline.postgres.targets.states import follow, mend
@@ -187,6 +188,9 @@ class PostgresTargets(InTransaction):
             return None
         [(rows,)] = query(self._connection, "SELECT count(*) FROM epochline_staging.{table}", table=staged.table)
         return int(rows)
+
+    def held(self, staged: StagedTable) -> Held | None:
+        return held(self._connection, staged.table)
 
     def _application(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Application:
         target = find_target(self._connection, sink.table)
