@@ -58,6 +58,8 @@ FAULTS = {
     "F58": "of three Kafka nodes: kill -9 of a leader, coordinator or controller; one stands still; an unclean election"
     " loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
+    "F61": "Airflow, at each step of an epoch: one of two schedulers killed, the API server away for a minute, XCom lost,"
+    " a run deleted, its id used again; more runs at once than one",
 }
 
 PARTLY = {
@@ -107,6 +109,7 @@ SPEAKS_OF = {
     "F54": (*_JOB, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
     "F56": (*_SINKS, "declare"),
+    "F61": (*_SINKS, "airflow"),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 
