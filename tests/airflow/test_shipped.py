@@ -199,10 +199,12 @@ def test_a_shipped_dag_writes_what_was_produced_in_one_epoch(started: Scheduler,
 
     with suppress(AssertionError):  # the comparison below says what is there instead
         eventually(f"the sinks of {dag} hold it", lambda: check(started) == expected, every=0.5)
+    paused = started.call("GET", f"/api/v2/dags/{dag}")["is_paused"]
     started.pause(dag, True)
 
-    assert check(started) == expected
     runs = started.call("GET", f"/api/v2/dags/{dag}/dagRuns?limit=100")["dag_runs"]
+    newest = [(run["run_type"], run["state"], run["end_date"]) for run in runs[-9:]]
+    assert check(started) == expected, f"paused by itself: {paused}; newest of {len(runs)} runs: {newest}"
     assert "failed" not in {run["state"] for run in runs}
     if dag not in WITHOUT_PIPELINE | ONE_OF_MANY:
         assert started.committed(dag) == 1

@@ -58,8 +58,7 @@ FAULTS = {
     "F58": "of three Kafka nodes: kill -9 of a leader, coordinator or controller; one stands still; an unclean election"
     " loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
-    "F61": "Airflow, at each step of an epoch: one of two schedulers killed, the API server away for a minute, XCom lost,"
-    " a run deleted, its id used again; more runs at once than one",
+    "F61": "Airflow loses its API server, XCom or a run; many runs at once",
 }
 
 PARTLY = {

@@ -146,7 +146,7 @@ _HEAD = """\
 # Reliability
 
 This page lists every fault that a test makes on purpose, and the longest time until the pipeline was whole again.
-`make reliability` writes it; do not edit it.
+`make reliability` writes it.
 [The data](data/reliability.tsv) have each test with its outcome, recovery, date and commit.
 
 The tests under `tests/crash` and `tests/airflow` make a fault with real processes and servers, and nobody repairs
