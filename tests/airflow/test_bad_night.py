@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.airflow.conftest import Scheduler, Terminal, eventually
-from tests.airflow.half_way import AFTER, BEFORE, feed, half_written, hold, let_go, sealed_but_paused
+from tests.airflow.half_way import AFTER, BEFORE, feed, half_written, hold, let_go, next_runs, sealed_but_paused
 from tests.crash.reliability import Recovery
 
 RUN = re.compile(r"run (\S+) is failed")
@@ -202,6 +202,5 @@ def test_an_api_server_of_airflow_that_is_away_for_a_minute_at_each_step_ends_no
     }  # fmt: skip
     assert scheduler.wait("held_next", run) == "success"
     forgive.touch()
-    for one in held.values():
-        one.next_run()
+    next_runs(held)
     recovery.took()

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.half_way import AFTER, half_written, hold, in_airflow, let_go
+from tests.airflow.half_way import AFTER, half_written, hold, in_airflow, let_go, next_runs
 from tests.crash.reliability import Recovery
 from tests.databases import holding
 from tests.waiting import resume_family, stop_family
@@ -217,6 +217,5 @@ def test_a_run_whose_xcom_is_lost_goes_on_by_the_ledger(
     }  # fmt: skip
     assert {one.epoch()[1] for one in held.values()} == {"COMMITTED", "ABORTED"}
     forgive.touch()
-    for one in held.values():
-        one.next_run()
+    next_runs(held)
     recovery.took()

@@ -23,7 +23,9 @@ from tests.airflow.half_way import (
     hold,
     in_airflow,
     let_go,
+    next_runs,
     pause_while_spark_writes,
+    produced,
     sealed_but_paused,
 )
 from tests.crash.reliability import Recovery
@@ -372,8 +374,7 @@ def test_another_scheduler_finishes_what_one_was_doing_at_each_step_when_it_was_
             **dict.fromkeys(held, ("success", "COMMITTED")), "abort_epoch": ("failed", "ABORTED"),
         }  # fmt: skip
         forgive.touch()
-        for one in held.values():
-            one.next_run()
+        next_runs(held)
         recovery.took()
     scheduler.stack.airflow.start()
     scheduler.stack.airflow.wait()
@@ -407,7 +408,7 @@ def test_the_next_run_goes_on_after_a_run_that_was_deleted_at_each_step(
     )
     for one in held.values():
         eventually("its task ended", lambda one=one: not one.task.is_running())  # type: ignore[misc]
-        one.next_run()
+    next_runs(held)
     recovery.took()
 
 
@@ -420,26 +421,29 @@ def test_the_id_of_a_deleted_run_goes_on_with_its_epoch_and_shows_the_receipt_of
 
     Nothing is read twice. What came since is left to the next run.
     """
-    held = hold(scheduler, BEFORE)
+    held = hold(scheduler, {**BEFORE, "plan_epoch": AFTER["plan_epoch"]})
     epochs = {step: one.epoch()[0] for step, one in held.items()}
-    for one in held.values():
-        one.let_go() if one.step == "publish" else one.task.kill()
-    for step in ("publish", "abort_epoch"):
-        held[step].state()
-    for one in held.values():
+    for step, one in held.items():
+        if step in ("publish", "abort_epoch"):
+            one.let_go()
+            one.state()
         in_airflow(scheduler, "DELETE FROM dag_run WHERE dag_id = %s AND run_id = %s", one.pipeline, one.run)
+        with suppress(psutil.NoSuchProcess):
+            one.task.kill()
         feed(scheduler, one.pipeline)
     recovery.last_fault()
     forgive.touch()
     for one in held.values():
         scheduler.trigger_as(one.pipeline, one.run)
 
-    for step, one in held.items():
-        assert one.state() == "success"
-        # The plan was killed before it wrote an epoch.
-        assert one.epoch() == (epochs[step] or one.epoch()[0], "COMMITTED")
+    assert {step: one.state() for step, one in held.items()} == dict.fromkeys(held, "success")
+    assert {step: one.epoch() for step, one in held.items()} == {
+        step: (epoch, "COMMITTED") for step, epoch in epochs.items()
+    }
     for one in held.values():
-        one.next_run()
+        everything = sum(map(len, produced(scheduler, one.pipeline).values()))
+        assert scheduler.count(f"SELECT count(*) FROM {one.pipeline}") == everything - len(PARTITIONS)
+    next_runs(held)
     recovery.took()
 
 
