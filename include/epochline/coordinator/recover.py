@@ -77,7 +77,7 @@ def recover(
         with ledger.transaction() as tx:
             row = tx.epochs.lock_pipeline(name)
             own = tx.epochs.newest_of_run(name, run)
-            if own is not None and own.generation != row.generation and tx.epochs.is_undone(own):
+            if own is not None and tx.epochs.is_undone(own) and own.generation != row.generation:
                 own = None
             other = tx.epochs.unfinished(name)
         # A run with an epoch of its own resumes it, even while another run works: a cleared run repeats its commit.
