@@ -32,6 +32,7 @@ ON_SERVERS = frozenset({"integration", "crash", "airflow", "soak", "nemesis", "e
 IN_CI = {
     "F37": "a mix of all faults at random: a minute, and each fault has a representative",
     "F40": "an Airflow whose triggerer is killed: three minutes until it is noticed",
+    "F61": "an Airflow whose XCom is lost: half a minute, in which Spark runs five times",
     "F58": "a Kafka of three nodes: 20 seconds until it runs, and as long until a killed leader has a successor",
     "F55": "a cluster of YARN: four minutes, most of them for its start and the environment that it ships",
 }

@@ -14,6 +14,7 @@ from epochline.airflow.approval import ApproveEpochOperator, DecisionTrigger
 from epochline.airflow.dag import build_dag
 from epochline.cli.airflow_runs import FINISHED
 from tests.airflow.conftest import Scheduler, Terminal, eventually
+from tests.airflow.half_way import in_airflow
 from tests.contract.operators import act
 from tests.contract.worlds import World, fake_world, orders
 
@@ -108,6 +109,8 @@ def test_an_epoch_outside_its_bounds_waits_without_a_worker_until_a_person_decid
 
     grow(scheduler, produced, 5)
     run = waits(scheduler)
+    # `airflow db clean` comes before the person does.
+    assert in_airflow(scheduler, "DELETE FROM xcom WHERE dag_id = 'bounded' RETURNING key")
     assert OUTSIDE in terminal("approve", "bounded", "3", "--reason", "seen at a terminal", "--yes")
     assert scheduler.wait("bounded", run) == "success"
     assert (visible(scheduler), decided(scheduler, 3)[2]) == (12, "seen at a terminal")

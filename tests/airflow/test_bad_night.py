@@ -3,11 +3,13 @@
 import re
 import time
 from functools import partial
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.airflow.conftest import Scheduler, Terminal, eventually
-from tests.airflow.half_way import half_written, let_go, sealed_but_paused
+from tests.airflow.half_way import AFTER, BEFORE, feed, half_written, hold, let_go, next_runs, sealed_but_paused
 from tests.crash.reliability import Recovery
 
 RUN = re.compile(r"run (\S+) is failed")
@@ -171,3 +173,34 @@ def test_kafka_that_is_away_for_a_minute_is_waited_for_by_the_plan_the_read_and_
 
 def waits_for_its_next_try(scheduler: Scheduler, dag: str, run: str, task: str) -> bool:
     return bool(scheduler.instances(dag, run)[task]["state"] == "up_for_retry")
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F61")
+@pytest.mark.parametrize("places", [BEFORE, AFTER], ids=["before", "after"])
+def test_an_api_server_of_airflow_that_is_away_for_a_minute_at_each_step_ends_no_epoch(
+    scheduler: Scheduler, recovery: Recovery, forgive: Path, places: dict[str, str]
+) -> None:
+    """F61: no task can say that it lives, or that it ended; one that has not begun cannot begin."""
+    airflow = scheduler.stack.airflow
+    held = hold(scheduler, places)
+    feed(scheduler, "held_next")
+    run = scheduler.trigger("held_next")
+    server = psutil.Process(airflow.pids["api-server"])
+    for process in (server, *server.children(recursive=True)):
+        process.kill()
+    since = time.monotonic()
+    for one in held.values():
+        one.let_go()
+    time.sleep(max(0, 60 - (time.monotonic() - since)))
+    airflow.start()
+    airflow.wait()
+    recovery.last_fault()
+
+    assert {step: (one.state(), one.epoch()[1]) for step, one in held.items()} == {
+        **dict.fromkeys(held, ("success", "COMMITTED")), "abort_epoch": ("failed", "ABORTED"),
+    }  # fmt: skip
+    assert scheduler.wait("held_next", run) == "success"
+    forgive.touch()
+    next_runs(held)
+    recovery.took()

@@ -29,6 +29,7 @@ for path in sys.argv[1:]:
         dags.append({
             "file": path, "id": dag.dag_id, "doc": dag.doc_md, "catchup": dag.catchup,
             "max_active_runs": dag.max_active_runs, "params": dag.params.dump(),
+            "at_once": {task.task_id: task.max_active_tis_per_dag for task in dag.tasks},
             "schemas": {name: dag.params.get_param(name).schema for name in dag.params},
             "tasks": {
                 task.task_id: {
@@ -195,8 +196,10 @@ def test_the_tasks_that_show_epochs_announce_them(followed: Dag) -> None:
 
 
 def test_one_run_at_a_time_and_no_catching_up(dags: list[Dag]) -> None:
-    """K14."""
+    """K14, F61: a backfill makes more runs at once all the same; then one plan waits, and leaves workers to the others."""
     assert {(dag["max_active_runs"], dag["catchup"]) for dag in dags} == {(1, False)}
+    at_once = [dag["at_once"] for dag in dags if "plan_epoch" in dag["at_once"]]
+    assert at_once == [dict.fromkeys(tasks) | {"plan_epoch": 1} for tasks in at_once]
 
 
 def test_a_run_can_be_triggered_with_the_params_left_as_they_are(dags: list[Dag]) -> None:

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.half_way import half_written, let_go
+from tests.airflow.half_way import AFTER, half_written, hold, in_airflow, let_go, next_runs
 from tests.crash.reliability import Recovery
 from tests.databases import holding
 from tests.waiting import resume_family, stop_family
@@ -189,3 +189,33 @@ def assert_each_task_says_what_it_does_and_what_came_of_it(scheduler: Scheduler,
         assert scheduler.links("cleared", run, task) == links
     for task in ("commit_epoch", "abort_epoch"):
         assert scheduler.links("cleared", run, task) == {**links, "Spark's log": f"{path}/tasks/pre_commit"}
+
+
+@pytest.mark.fault("F61")
+def test_a_run_whose_xcom_is_lost_goes_on_by_the_ledger(
+    scheduler: Scheduler, recovery: Recovery, forgive: Path
+) -> None:
+    """F61, INV-8: `airflow db clean` deletes the epoch's id before pre_commit, commit_epoch and abort_epoch begin."""
+    before = {"pre_commit": "plan_epoch", "commit_epoch": "pre_commit", "abort_epoch": "abort_epoch"}
+    held = hold(scheduler, {step: AFTER[step] for step in before.values()})
+    for task, step in before.items():
+        one = held[step]
+        if task == "abort_epoch":
+            one.task.kill()  # it has aborted, and its next try aborts again
+        else:
+            scheduler.pause(one.pipeline, True)
+            one.let_go()
+            eventually("its task ended", lambda one=one: one.instance()["state"] == "success")  # type: ignore[misc]
+        lost = in_airflow(scheduler, "DELETE FROM xcom WHERE dag_id = %s RETURNING key", one.pipeline)
+        assert ("return_value",) in lost
+    recovery.last_fault()
+    for one in held.values():
+        scheduler.pause(one.pipeline, False)
+
+    assert {step: one.state() for step, one in held.items()} == {
+        "plan_epoch": "success", "pre_commit": "success", "abort_epoch": "failed",
+    }  # fmt: skip
+    assert {one.epoch()[1] for one in held.values()} == {"COMMITTED", "ABORTED"}
+    forgive.touch()
+    next_runs(held)
+    recovery.took()

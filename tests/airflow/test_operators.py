@@ -2,7 +2,8 @@
 
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,27 @@ from epochline.coordinator import abort
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from tests.airflow.conftest import Scheduler, Values, eventually
-from tests.airflow.half_way import half_written, let_go, pause_while_spark_writes, sealed_but_paused
+from tests.airflow.half_way import (
+    AFTER,
+    BEFORE,
+    feed,
+    half_written,
+    hold,
+    in_airflow,
+    let_go,
+    next_runs,
+    pause_while_spark_writes,
+    produced,
+    sealed_but_paused,
+)
 from tests.crash.reliability import Recovery
-from tests.databases import query
 from tests.e2e.own_servers import running
 from tests.waiting import stop_process
 
 PARTITIONS = range(4)
 STARTS = [datetime(2026, 1, 29, tzinfo=UTC) + number * timedelta(weeks=4) for number in range(3)]
 """Of the intervals that are backfilled."""
+DAYS = [datetime(2026, 2, day, tzinfo=UTC) for day in range(1, 13)]
 
 
 def added(values: Values, more: Values) -> Values:
@@ -59,10 +72,10 @@ def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Sc
     scheduler.assert_exact("scheduled", values)
 
 
-def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[str]:
+def backfill(scheduler: Scheduler, pipeline: str, starts: Sequence[datetime] = STARTS, **options: Any) -> list[str]:
     made = scheduler.call(
         "POST", "/api/v2/backfills",
-        {"dag_id": pipeline, "from_date": STARTS[0].isoformat(), "to_date": STARTS[-1].isoformat(), **options},
+        {"dag_id": pipeline, "from_date": starts[0].isoformat(), "to_date": starts[-1].isoformat(), **options},
     )  # fmt: skip
     path = f"/api/v2/backfills/{made['id']}"
     eventually("the backfill is over", lambda: scheduler.call("GET", path)["completed_at"], every=0.5)
@@ -100,6 +113,31 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
     assert backfill(scheduler, "backfilled", reprocess_behavior="completed") == ["success"] * 3
     assert scheduler.wait("backfilled", external) == "success"
     scheduler.assert_exact("backfilled", added(inside, after))
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F61", "F10")
+def test_more_runs_than_the_workers_of_airflow_make_a_backfill_of_many_epochs_and_none_of_them_fails(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
+    """F61, U3: max_active_runs raised by hand, and Airflow's default for a backfill: ten runs at once, eight workers."""
+    scheduler.prepare("crowded", {})
+    values: Values = {}
+    for start in DAYS:
+        more = {p: [f"{start:%m-%d} {p}"] for p in PARTITIONS}
+        scheduler.produce("crowded", more, at=start)
+        values = added(values, more)
+    scheduler.pause("crowded", False)
+    recovery.last_fault()
+
+    by_hand = [scheduler.trigger("crowded", record_limit=4) for _ in range(3)]
+    assert backfill(scheduler, "crowded", DAYS) == ["success"] * len(DAYS)
+    assert {scheduler.wait("crowded", run) for run in by_hand} == {"success"}
+
+    assert scheduler.run("crowded")["run"] == "success"
+    assert scheduler.committed("crowded") >= 3
+    scheduler.assert_exact("crowded", values)
+    recovery.took()
 
 
 def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:
@@ -291,19 +329,12 @@ def test_another_scheduler_finishes_the_epoch_of_one_that_was_killed_beside_the_
 
     The dead scheduler's workers keep its session, and so the lock of the run, until the database ends that transaction.
     """
-    airflow, command = scheduler.stack.airflow, ["scheduler", "--skip-serve-logs"]
-    quicker = {"ORPHANED_TASKS_CHECK_INTERVAL": "5", "SCHEDULER_HEALTH_CHECK_THRESHOLD": "15"}
-    options = {
-        **airflow.whole_environment(),
-        **{f"AIRFLOW__SCHEDULER__{name}": value for name, value in quicker.items()},
-    }
+    airflow = scheduler.stack.airflow
     values, run = half_written(scheduler, "taken_over")
-    newest = "SELECT max(id) FROM job WHERE job_type = 'SchedulerJob'"
-    first = query(airflow_database(scheduler), newest)
 
     # Frozen before the other one starts, which would take the lock of the run now and then.
     freeze_scheduler_with_the_lock(scheduler, "taken_over", run)
-    with running(airflow.command(command), lambda: query(airflow_database(scheduler), newest) > first, env=options):
+    with another_scheduler(scheduler):
         kill_scheduler(scheduler)
         recovery.last_fault()
         assert is_locked(scheduler, "taken_over", run)
@@ -316,6 +347,118 @@ def test_another_scheduler_finishes_the_epoch_of_one_that_was_killed_beside_the_
         recovery.took()
     airflow.start()
     airflow.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F9", "F61")
+@pytest.mark.parametrize("tasks", ["killed", "that go on", "that go on beside their next try"])
+def test_another_scheduler_finishes_what_one_was_doing_at_each_step_when_it_was_killed(
+    scheduler: Scheduler, recovery: Recovery, forgive: Path, tasks: str
+) -> None:
+    """F9, F61, INV-4, INV-5: two schedulers; one of them is killed, with its tasks or without them."""
+    held = hold(scheduler, BEFORE if tasks == "killed" else AFTER)
+    with another_scheduler(scheduler):
+        pid = scheduler.stack.airflow.pids["scheduler"]
+        started = psutil.Process(pid).children(recursive=True)
+        kill_scheduler(scheduler)
+        for process in started if tasks == "killed" else ():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        recovery.last_fault()
+        for one in held.values():
+            if tasks.endswith("next try"):
+                eventually(f"{one.step} is tried again", lambda one=one: one.instance()["id"] != one.id)  # type: ignore[misc]
+            one.let_go()
+
+        assert {step: (one.state(), one.epoch()[1]) for step, one in held.items()} == {
+            **dict.fromkeys(held, ("success", "COMMITTED")), "abort_epoch": ("failed", "ABORTED"),
+        }  # fmt: skip
+        forgive.touch()
+        next_runs(held)
+        recovery.took()
+    scheduler.stack.airflow.start()
+    scheduler.stack.airflow.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F61")
+@pytest.mark.parametrize(("by", "places"), [("the API", BEFORE), ("the API", AFTER), ("the database", BEFORE)])
+def test_the_next_run_goes_on_after_a_run_that_was_deleted_at_each_step(
+    scheduler: Scheduler, recovery: Recovery, forgive: Path, by: str, places: dict[str, str]
+) -> None:
+    """F61, INV-6, INV-8: Airflow knows nothing of the run any more, and a task of it still works."""
+    held = hold(scheduler, places)
+    for one in held.values():
+        path = f"/api/v2/dags/{one.pipeline}/dagRuns/{one.run}"
+        if by == "the database":
+            in_airflow(scheduler, "DELETE FROM dag_run WHERE dag_id = %s AND run_id = %s", one.pipeline, one.run)
+        else:
+            # Airflow refuses to delete a run that is running.
+            scheduler.call("PATCH", path, {"state": "failed"})
+            eventually("it has failed", lambda one=one: scheduler.state(one.pipeline, one.run) == "failed")  # type: ignore[misc]
+            scheduler.call("DELETE", path)
+    recovery.last_fault()
+    forgive.touch()
+    for one in held.values():
+        one.let_go()
+    runs = {step: scheduler.trigger(one.pipeline) for step, one in held.items()}
+
+    assert {step: scheduler.wait(held[step].pipeline, run) for step, run in runs.items()} == dict.fromkeys(
+        held, "success"
+    )
+    for one in held.values():
+        eventually("its task ended", lambda one=one: not one.task.is_running())  # type: ignore[misc]
+    next_runs(held)
+    recovery.took()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F61")
+def test_the_id_of_a_deleted_run_goes_on_with_its_epoch_and_shows_the_receipt_of_a_committed_one(
+    scheduler: Scheduler, recovery: Recovery, forgive: Path
+) -> None:
+    """F61, F10, INV-3, INV-8: the id is triggered again after an epoch that is unfinished, committed or aborted.
+
+    Nothing is read twice. What came since is left to the next run.
+    """
+    held = hold(scheduler, {**BEFORE, "plan_epoch": AFTER["plan_epoch"]})
+    epochs = {step: one.epoch()[0] for step, one in held.items()}
+    for step, one in held.items():
+        if step in ("publish", "abort_epoch"):
+            one.let_go()
+            one.state()
+        in_airflow(scheduler, "DELETE FROM dag_run WHERE dag_id = %s AND run_id = %s", one.pipeline, one.run)
+        with suppress(psutil.NoSuchProcess):
+            one.task.kill()
+        feed(scheduler, one.pipeline)
+    recovery.last_fault()
+    forgive.touch()
+    for one in held.values():
+        scheduler.trigger_as(one.pipeline, one.run)
+
+    assert {step: one.state() for step, one in held.items()} == dict.fromkeys(held, "success")
+    assert {step: one.epoch() for step, one in held.items()} == {
+        step: (epoch, "COMMITTED") for step, epoch in epochs.items()
+    }
+    for one in held.values():
+        everything = sum(map(len, produced(scheduler, one.pipeline).values()))
+        assert scheduler.count(f"SELECT count(*) FROM {one.pipeline}") == everything - len(PARTITIONS)
+    next_runs(held)
+    recovery.took()
+
+
+@contextmanager
+def another_scheduler(scheduler: Scheduler) -> Iterator[None]:
+    """A second one, which soon notices when the other is gone."""
+    quicker = {"ORPHANED_TASKS_CHECK_INTERVAL": "5", "SCHEDULER_HEALTH_CHECK_THRESHOLD": "15"}
+    airflow, newest = scheduler.stack.airflow, "SELECT max(id) FROM job WHERE job_type = 'SchedulerJob'"
+    first = in_airflow(scheduler, newest)
+    options = {f"AIRFLOW__SCHEDULER__{name}": value for name, value in quicker.items()}
+    with running(
+        airflow.command(["scheduler", "--skip-serve-logs"]), lambda: in_airflow(scheduler, newest) > first,
+        env={**airflow.whole_environment(), **options},
+    ):  # fmt: skip
+        yield
 
 
 def kill_scheduler(scheduler: Scheduler) -> None:
@@ -343,8 +486,4 @@ def freeze_scheduler_with_the_lock(scheduler: Scheduler, dag: str, run: str) -> 
 
 def is_locked(scheduler: Scheduler, dag: str, run: str) -> bool:
     unlocked = "SELECT run_id FROM dag_run WHERE dag_id = %s AND run_id = %s FOR UPDATE SKIP LOCKED"
-    return query(airflow_database(scheduler), unlocked, dag, run) == []
-
-
-def airflow_database(scheduler: Scheduler) -> str:
-    return str(scheduler.stack.postgres.dsn("airflow"))
+    return in_airflow(scheduler, unlocked, dag, run) == []

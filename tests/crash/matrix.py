@@ -58,9 +58,9 @@ FAULTS = {
     "F58": "of three Kafka nodes, one is killed, stands still or is cut off from the others; an unclean election loses a"
     " tail; a rolling restart",
     "F59": "a producer's transactional id expires while it is idle; a transaction that nobody ends",
-    " loses a tail; a rolling restart",
     "F62": "bytes rot: in a staged row, a file, a manifest, state, or a count of the ledger",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
+    "F61": "Airflow loses its API server, XCom or a run; many runs at once",
 }
 
 PARTLY = {
@@ -109,6 +109,7 @@ SPEAKS_OF = {
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
     "F56": (*_SINKS, "declare"),
     "F62": (*_SINKS, "audit"),
+    "F61": (*_SINKS, "airflow"),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 

@@ -161,7 +161,7 @@ _HEAD = """\
 # Reliability
 
 This page lists every fault that a test makes on purpose, and the longest time until the pipeline was whole again.
-`make reliability` writes it; do not edit it.
+`make reliability` writes it.
 [The data](data/reliability.tsv) have each test with its outcome, recovery, date and commit.
 † marks a row whose code changed since a run; `make stale` sets the marks.
 

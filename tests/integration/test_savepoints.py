@@ -16,7 +16,7 @@ from epochline.errors import ActionRefusedError, EpochlineError, EpochNotFoundEr
 from epochline.protocol.offsets import TopicPartition
 from tests.contract.worlds import run
 from tests.databases import set_aside
-from tests.driver import epoch_of
+from tests.driver import Driver, epoch_of
 from tests.integration.bench import ADD, KV, UPSERT, Bench, NewBench, Row, kv
 from tests.integration.guarantee import broken
 from tests.integration.operating import FIRST, act, again, begun_at_the_end, extend_back, with_savepoint
@@ -83,6 +83,20 @@ def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_i
         (2, 1, None, 0, "savepoint before"), (2, 1, 0, 1, "carried over"), (2, 1, 1, 2, "epoch"),
     ]  # fmt: skip
     assert broken(it.sql, "orders", "t") == {}
+
+
+def test_a_run_whose_epoch_a_restore_took_back_is_planned_again(bench: NewBench) -> None:
+    """C13, U3, INV-8: cleared, or backfilled once more, it shows no receipt of rows that are gone."""
+    it = with_savepoint(bench)
+    undone = it.epoch(*SECOND)
+    act(it, "restore", name="before")
+
+    planned = Driver.plan(it, undone.epoch.run)
+
+    assert planned.outcome is PlanOutcome.PLANNED
+    it.commit_staged(planned, *SECOND)
+    assert it.rows() == sorted((row["k"], row["v"]) for row in [*FIRST, *SECOND])
+    assert Driver.plan(it, undone.epoch.run).outcome is PlanOutcome.ALREADY_COMMITTED
 
 
 def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_there_are(bench: NewBench) -> None:

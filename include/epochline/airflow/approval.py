@@ -20,7 +20,7 @@ from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 from airflow.triggers.base import TriggerEvent
 
 from epochline.airflow.connections import adapters, epochline_errors
-from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, show_outcome
+from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, epoch_of_run, show_outcome
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
 from epochline.protocol.epoch import Approval, Epoch, EpochState
@@ -47,6 +47,10 @@ class ApproveEpochOperator(ApprovalOperator):
         self.params = ParamsDict({"reason": reason})
         self.pipeline = pipeline
         self.epoch_id = epoch_id
+
+    def pre_execute(self, context: Any) -> None:
+        """Take the epoch's id from the ledger where Airflow has lost it."""
+        self.epoch_id = epoch_of_run(context, self.pipeline, self.epoch_id)
 
     def execute(self, context: Context) -> None:
         """Pass, or ask, and wait without a worker."""

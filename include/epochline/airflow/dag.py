@@ -134,6 +134,9 @@ def _make_tasks(pipeline: Pipeline, settings: ResolvedSettings) -> None:
         note="{{ params.note or '' }}",
         # It may commit what another run has sealed.
         execution_timeout=PLAN_PATIENCE + settings.minimum_pause + commit_patience(pipeline),
+        # It waits for the epoch of another run, such as of a backfill. If plans took every worker, none would be left
+        # for that epoch.
+        max_active_tis_per_dag=1,
         **options,
     )
     pre_commit = PreCommitOperator(

@@ -20,7 +20,15 @@ from epochline.airflow.connections import (
 )
 from epochline.airflow.figures import send_figures
 from epochline.airflow.lineage import Known, TellsLineage, Written
-from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, no_epoch, not_planned, show_outcome
+from epochline.airflow.outcome import (
+    EPOCH_OF_PLAN,
+    EpochOutcome,
+    begin_log,
+    epoch_of_run,
+    no_epoch,
+    not_planned,
+    show_outcome,
+)
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PipelinePausedError
@@ -44,6 +52,10 @@ class EpochOperator(TellsLineage, BaseOperator):
         super().__init__(**options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
+
+    def pre_execute(self, context: Any) -> None:
+        """Take the epoch's id from the ledger where Airflow has lost it."""
+        self.epoch_id = epoch_of_run(context, self.pipeline, self.epoch_id)
 
 
 class PlanEpochOperator(TellsLineage, BaseOperator):
@@ -159,6 +171,7 @@ class CommitEpochOperator(EpochOperator):
 
     def pre_execute(self, context: Any) -> None:
         """Give the commit the time that the epoch's own declaration allows."""
+        super().pre_execute(context)
         self.execution_timeout = COMMIT_PATIENCE + patience_with_sealed(self.pipeline)
 
     def execute(self, context: Context) -> None:
@@ -187,15 +200,13 @@ class AbortEpochOperator(EpochOperator):
     """Teardown: discard the staging of an epoch that was not committed, and fail the run."""
 
     def execute(self, context: Context) -> None:
-        """Abort; skip if the epoch is committed or was never planned.
+        """Abort; skip if the epoch is committed.
 
         Raises:
             AirflowFailException: the epoch is not committed; with ``on_failure_fail_dagrun`` the run is red.
         """
         from epochline.coordinator import abort
 
-        if not self.epoch_id:
-            raise AirflowSkipException(f"{self.pipeline.name}: this run has no epoch; there is nothing to abort.")
         run, name, ledger = run_of(context), self.pipeline.name, adapters().ledger(self.pipeline)
         with epochline_errors():
             ranges = begin_log(ledger, name, self.epoch_id, "aborts it, unless it is committed or sealed").ranges or ()

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
+from epochline.airflow.connections import adapters, epochline_errors, run_of
 from epochline.airflow.lineage import Known
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, EpochNotFoundError, rebuilt
 from epochline.ports import Decision, Ledger
 from epochline.protocol.epoch import Epoch, EpochState
@@ -22,7 +24,7 @@ from epochline.protocol.standing import way_out_of_pause
 log = logging.getLogger(__name__)
 
 EPOCH_OF_PLAN = "{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}"
-"""The epoch's id, as ``plan_epoch`` returned it. No task reads anything else of another (INV-8)."""
+"""The epoch's id, as ``plan_epoch`` returned it; empty if Airflow lost it. No task reads more of another (INV-8)."""
 
 OUTCOME = "outcome"
 """Key in XCom of the outcome's one line. People read it, and no task does."""
@@ -149,6 +151,24 @@ def kind_of(error_class: str | None) -> str | None:
     if error_class is None or rebuilt(error_class, "") is None:
         return error_class
     return " ".join(_WORD.findall(error_class.removesuffix("Error"))).lower()
+
+
+def epoch_of_run(context: Mapping[str, Any], pipeline: Pipeline, epoch_id: str) -> str:
+    """The id that ``plan_epoch`` gave; where Airflow has lost it, the run's newest epoch in the ledger: the same one.
+
+    Raises:
+        AirflowFailException: the run has no epoch; somebody marked ``plan_epoch`` as success.
+    """
+    if epoch_id:
+        return epoch_id
+    run = run_of(context)
+    with epochline_errors():
+        with adapters().ledger(pipeline).transaction() as tx:
+            epoch = tx.epochs.newest_of_run(pipeline.name, run)
+        if epoch is None:
+            raise EpochNotFoundError(f"{pipeline.name}: {run} has no epoch. Clear the run from plan_epoch.")
+    log.warning("%s: Airflow has lost the XCom of plan_epoch; by the ledger, the run's epoch is this one", epoch)
+    return str(epoch.epoch_id)
 
 
 def begin_log(ledger: Ledger, pipeline: str, epoch_id: str, doing: str) -> Known:

@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from epochline.airflow.connections import adapters, epochline_errors, run_of, spark_server
 from epochline.airflow.lineage import TellsLineage
-from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log
+from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log, epoch_of_run
 from epochline.airflow.settings import settings_of_epoch
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochTimeoutError, JobLostError, rebuilt
@@ -71,6 +71,7 @@ class PreCommitOperator(TellsLineage, SparkSubmitOperator):
 
     def pre_execute(self, context: Any) -> None:
         """Set the task's time-out to the epoch's."""
+        self.epoch_id = epoch_of_run(context, self.pipeline, self.epoch_id)
         applies = settings_of_epoch(self.pipeline, self.dag, context, int(self.epoch_id))
         self.execution_timeout, self._other_file = applies
 

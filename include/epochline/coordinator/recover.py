@@ -37,6 +37,7 @@ _RESUMED = {
 #   ask group and sinks which epoch they show; the ledger does not know it: pause the pipeline, fail
 #   drop the staging that nothing needs
 #   repeat:
+#     own was undone by a restore:                 it is none
 #     own is COMMITTED, PRE_COMMITTED or PLANNED:  go on with it
 #     there is no other:                           the run plans; an ABORTED own epoch is tried again
 #     other is PRE_COMMITTED and awaits approval:  fail, naming who decides
@@ -74,8 +75,10 @@ def recover(
     sweep(ledger, name)
     while True:
         with ledger.transaction() as tx:
-            tx.epochs.lock_pipeline(name)
+            row = tx.epochs.lock_pipeline(name)
             own = tx.epochs.newest_of_run(name, run)
+            if own is not None and tx.epochs.is_undone(own) and own.generation != row.generation:
+                own = None
             other = tx.epochs.unfinished(name)
         # A run with an epoch of its own resumes it, even while another run works: a cleared run repeats its commit.
         if other is None or (own is not None and own.state in _RESUMED):

@@ -1,17 +1,7 @@
 """Pipelines that publish and announce, one per test; a file in the stack's home makes the tasks of one fail."""
 
-import os
-from pathlib import Path
-
 from epochline import KafkaSource, KafkaTopic, NoRestart, Pipeline, PostgresTable, Settings, Text, epoch_dag
-from epochline.failpoints import NAMED, RECORD, arm
-
-
-def failing(name: str) -> None:
-    """Arm what the file NAME-fails says, in the process of a task; other processes pass no failpoint."""
-    home = Path(os.environ.get("EPOCHLINE_HOME", os.devnull))
-    if (home / f"{name}-fails").exists():
-        arm({NAMED: (home / f"{name}-fails").read_text(), RECORD: str(home / f"{name}-failed")})
+from failing import failing
 
 
 def pipeline(name: str, *sinks: KafkaTopic) -> Pipeline:
