@@ -57,7 +57,7 @@ FAULTS = {
     " back",
     "F58": "of three Kafka nodes: kill -9 of a leader, coordinator or controller; one stands still; an unclean election"
     " loses a tail; a rolling restart",
-    "F62": "bytes rot: in a staged row, a file, a manifest, state, or a count of the ledger",
+    "F62": "bytes rot: of staged rows, files, manifests, state, counts",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
