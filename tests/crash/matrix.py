@@ -59,6 +59,7 @@ FAULTS = {
     " tail; a rolling restart",
     "F59": "a producer's transactional id expires while it is idle; a transaction that nobody ends",
     "F62": "bytes rot: in a staged row, a file, a manifest, state, or a count of the ledger",
+    " loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
     "F61": "Airflow loses its API server, XCom or a run; many runs at once",
 }
