@@ -58,6 +58,7 @@ FAULTS = {
     "F58": "of three Kafka nodes: kill -9 of a leader, coordinator or controller; one stands still; an unclean election"
     " loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
+    "F60": "the folder of a file sink is moved, not mounted, or an older copy of itself",
 }
 
 PARTLY = {
@@ -75,8 +76,7 @@ PARTLY = {
     "F54": "The machines are namespaces of one kernel, with one clock and one disk.",
     "F55": "The containers are processes of one machine. No test has Kerberos or a vendor's cluster.",
     "F56": "The versions are 0.1.0, 0.2.0, this one and two made up from it. No test runs an Airflow of two versions.",
-    "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
-    " which is what is tested.",
+    "F31": "No test sets the clock of the machine or of the broker.",
 }
 """Rows with a test that covers less than the fault's whole description."""
 
@@ -107,6 +107,7 @@ SPEAKS_OF = {
     "F54": (*_JOB, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
     "F56": (*_SINKS, "declare"),
+    "F60": (*_PROTOCOL, "sinks"),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 
