@@ -77,7 +77,7 @@ def test_an_epoch_outside_waits_and_nothing_of_it_is_visible(world: World) -> No
     refused_plan(world, "run-2", EpochAwaitsApprovalError, SAID)
     assert world.plan("run-1").outcome is PlanOutcome.PRE_COMMITTED
     assert world.begin(1) is None
-    tidy(world.ledger, run("janitor"), stale_after=timedelta(0))
+    tidy(world.ledger, run("janitor"), stale_after=timedelta(0), sleep=lambda _: None)
     assert world.abort() is AbortOutcome.LEFT_FOR_RECOVERY
     assert not is_abandoned(world.epoch(1))
     assert (world.epoch(1).state, decided(world.epoch(1))) == (EpochState.PRE_COMMITTED, (Approval.AWAITED, None, None))

@@ -14,11 +14,15 @@ from tests.databases import query
 LONG_AGO = timedelta(hours=-2)
 
 
+def at_once(_seconds: float) -> None:
+    """No time passes in these tests."""
+
+
 def test_a_planned_epoch_that_nobody_stages_is_ended_and_its_range_is_free(world: World) -> None:
     """I6."""
     world.plan(lease=LONG_AGO)
 
-    tidied = tidy(world.ledger, run("janitor"))
+    tidied = tidy(world.ledger, run("janitor"), sleep=at_once)
 
     assert list(tidied.ended) == ["epoch 1 of orders"]
     assert world.epoch(1).state is EpochState.ABORTED
@@ -32,7 +36,7 @@ def test_an_attempt_of_an_ended_epoch_is_fenced(world: World) -> None:
     ticket = begin(world.ledger, "orders", 1, run(), lease=LONG_AGO)
     assert ticket is not None
 
-    assert list(tidy(world.ledger, run("janitor")).ended) == ["epoch 1 of orders"]
+    assert list(tidy(world.ledger, run("janitor"), sleep=at_once).ended) == ["epoch 1 of orders"]
 
     assert not world.write(ticket, planned.ranges[0])
     with pytest.raises(EpochFencedError):
@@ -44,7 +48,7 @@ def test_an_epoch_whose_lease_only_just_ended_is_left_to_its_run(world: World) -
     """Airflow may be about to try the task again."""
     world.plan(lease=timedelta(minutes=-5))
 
-    assert tidy(world.ledger, run("janitor")).ended == ()
+    assert tidy(world.ledger, run("janitor"), sleep=at_once).ended == ()
     assert world.epoch(1).state is EpochState.PLANNED
 
 
@@ -52,7 +56,7 @@ def test_what_is_staged_or_sealed_is_left_alone(world: World) -> None:
     """INV-6."""
     world.to_sealed()
 
-    tidied = tidy(world.ledger, run("janitor"))
+    tidied = tidy(world.ledger, run("janitor"), sleep=at_once)
 
     assert (tidied.swept, tidied.ended, tidied.unexplained) == (0, (), ())
     world.commit(1)
@@ -65,7 +69,7 @@ def test_staging_that_a_crash_between_fence_and_drop_left_is_dropped(world: Worl
     with world.ledger.transaction() as tx:
         tx.attempts.fence(attempt, "a test says so")
 
-    assert [tidy(world.ledger, run("janitor")).swept for _ in range(2)] == [1, 0]
+    assert [tidy(world.ledger, run("janitor"), sleep=at_once).swept for _ in range(2)] == [1, 0]
     with pytest.raises(EpochFencedError):
         world.seal(ticket)
 
@@ -75,7 +79,7 @@ def test_a_table_that_no_attempt_explains_is_reported_and_left(postgres_dsn: str
     world.to_sealed()
     query(postgres_dsn, "CREATE TABLE epochline_staging.somebodys (id int)")
 
-    first, second = (tidy(world.ledger, run("janitor")) for _ in range(2))
+    first, second = (tidy(world.ledger, run("janitor"), sleep=at_once) for _ in range(2))
 
     assert first.unexplained == second.unexplained == ("somebodys",)
     assert "epochline_staging.somebodys belongs to no attempt" in first.lines()[1]

@@ -62,6 +62,7 @@ FAULTS = {
     " loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
     "F61": "Airflow loses its API server, XCom or a run; many runs at once",
+    "F60": "the folder of a file sink is moved, not mounted, or an older copy of itself",
 }
 
 PARTLY = {
@@ -77,8 +78,7 @@ PARTLY = {
     "F54": "The machines are namespaces of one kernel, with one clock and one disk.",
     "F55": "The containers are processes of one machine. No test has Kerberos or a vendor's cluster.",
     "F56": "The versions are 0.1.0, 0.2.0, this one and two made up from it. No test runs an Airflow of two versions.",
-    "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
-    " which is what is tested.",
+    "F31": "No test sets the clock of the machine or of the broker.",
 }
 """Rows with a test that covers less than the fault's whole description."""
 
@@ -111,6 +111,7 @@ SPEAKS_OF = {
     "F56": (*_SINKS, "declare"),
     "F62": (*_SINKS, "audit"),
     "F61": (*_SINKS, "airflow"),
+    "F60": (*_PROTOCOL, "sinks"),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 

@@ -4,14 +4,16 @@ In every test a consumer of committed records sees whole epochs, in their order,
 """
 
 import time
+from dataclasses import replace
 
 import pytest
 
-from epochline.errors import SourceUnavailableError
+from epochline.errors import LedgerBehindError, SinkAheadError, SourceUnavailableError
 from tests.crash.cases import slow
 from tests.crash.proxy import Proxy
 from tests.crash.servers import Server
 from tests.crash.stream import NewStream, Stream, assert_failed
+from tests.integration.sinks_world import SinksPipeline, in_process
 
 TIME_OUT, STOP = 5.0, 10.0
 """Seconds: the transaction time-out that a document sets (K17), and a stop that outlasts it (X3)."""
@@ -122,6 +124,76 @@ def test_a_zombie_that_takes_over_after_later_epochs_were_published_sends_nothin
 
     assert zombie.wait() == 0
     assert stream.recover() == 0
+
+
+# F22: two publishers that are no zombies.
+
+
+def twin_of(stream: Stream, server: Server, *, mirror: bool = False) -> SinksPipeline:
+    """A pipeline of the same name in another database: its transactional id and its marker's key are the same."""
+    declared = stream.world.it.pipeline
+    source = declared.source.model_copy(update={"mirror": mirror})
+    pipeline = declared.model_copy(update={"source": source})
+    return replace(stream.world, it=in_process(server.new_database(), stream.world.bootstrap, pipeline).create())
+
+
+@pytest.mark.fault("F22")
+@pytest.mark.parametrize("place", ["topic.fence", *map(slow, ("topic.fenced", "topic.record@30")), "topic.commit"])
+def test_of_one_pipeline_in_two_ledgers_one_publishes_and_the_other_is_stopped_by_name(
+    place: str, server: Server, stream: Stream
+) -> None:
+    """P11, P13, INV-8: both committed the same records before any was sent; whoever commits in Kafka first goes on."""
+    twin = twin_of(stream, server)
+    twin.it.epoch()
+    publisher = stream.publisher(place)
+
+    assert [shown.epoch_id for shown in twin.it.publish()] == [1]
+
+    stream.go_on(publisher)
+    assert publisher.wait() != 0
+    with pytest.raises(SinkAheadError, match="which the ledger does not know"):
+        stream.publish()
+    with pytest.raises(LedgerBehindError, match="a pipeline of this name in another database"):
+        stream.world.it.asked_to_plan()
+    stream.world = twin
+    stream.commit()
+    stream.recover()
+
+
+@pytest.mark.fault("F22")
+def test_a_second_ledger_with_a_pipelines_name_plans_nothing(server: Server, stream: Stream) -> None:
+    """INV-8: consumer group and marker show epochs of the other one; the pipeline that was there is not disturbed."""
+    stream.publish()
+    twin = twin_of(stream, server, mirror=True)
+
+    with pytest.raises(LedgerBehindError, match="a pipeline of this name in another database"):
+        twin.it.asked_to_plan()
+
+    assert twin.it.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
+    stream.commit()
+    stream.recover()
+
+
+@pytest.mark.fault("F22")
+@pytest.mark.parametrize("place", [slow("topic.fence"), slow("topic.record@30"), "topic.commit"])
+def test_two_pipelines_publish_to_one_topic_and_neither_fences_or_doubles_the_other(
+    place: str, server: Server, stream: Stream
+) -> None:
+    """P9, P12: each epoch is one transaction of its pipeline's own id, whole to a reader of committed records."""
+    declared = stream.world.it.pipeline
+    pipeline = declared.model_copy(update={"name": f"{declared.name}-other"})
+    other = in_process(server.new_database(), stream.world.bootstrap, pipeline).create()
+    other.epoch()
+    publisher = stream.publisher(place)
+
+    assert [shown.epoch_id for shown in other.publish()] == [1]
+
+    stream.go_on(publisher)
+    assert publisher.wait() == 0
+    assert [*other.publish(), *stream.publish()] == []
+    stream.recovery.took()
+    sent = [value for records in stream.epochs().values() for _, value in records]
+    assert sorted(one.value or "" for one in stream.world.seen()) == sorted(2 * sent)
 
 
 # The answer of the commit, and its request, are lost.

@@ -1,16 +1,28 @@
-"""Clocks jump and disagree: of the machine that runs a task, and of those that stamp the records."""
+"""Clocks jump and disagree: of the machine that runs a task, of the database, and of those that stamp the records."""
 
 import ast
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from epochline.errors import EpochBusyError
+from epochline.coordinator import LEASE, renew
+from epochline.errors import EpochBusyError, EpochFencedError
+from epochline.local import postgres
+from epochline.local.stack import Stack
+from epochline.operations import tidy
+from epochline.protocol.epoch import EpochState
 from tests.checker import recover
+from tests.conftest import throw_away
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
+from tests.databases import QUICK, Databases
+from tests.ports import choose_ports
 
 PACKAGE = Path(__file__).parents[2] / "include" / "epochline"
 HOUR = 3600.0
@@ -78,3 +90,122 @@ def test_no_code_of_the_protocol_reads_a_clients_clock() -> None:
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Attribute):
                     assert ast.unparse(node) not in clocks, f"{path}:{node.lineno}"
+
+
+# The clock of PostgreSQL.
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A PostgreSQL whose clock a file says. Its monotonic clock goes on."""
+
+    file: Path
+    databases: Databases
+
+    def jump(self, by: str) -> None:
+        """Be ahead of the machine by so much, such as ``-3h``, from now on."""
+        self.file.write_text(by)
+
+
+@pytest.fixture(scope="module")
+def jumping() -> Iterator[Clock]:
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    if library is None:
+        pytest.skip("libfaketime is not installed")
+    home = Path(tempfile.mkdtemp(prefix="epochline-clock-"))
+    home.chmod(0o755)
+    file = home / "offset"
+    file.write_text("+0")
+    own = postgres._environment()
+    faked = {
+        "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
+    }  # fmt: skip
+    stack = Stack(home / "stack", postgres_settings=QUICK)
+    choose_ports(stack.home)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(postgres, "_environment", lambda: own | faked)
+        try:
+            stack.up(parts=("postgres",), report=lambda _line: None)
+            yield Clock(file, Databases(stack.postgres, "WAL_LOG"))
+        finally:
+            throw_away(stack)
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def clock(jumping: Clock) -> Iterator[Clock]:
+    yield jumping
+    jumping.jump("+0")
+
+
+@pytest.fixture
+def begun(clock: Clock, new_line: NewLine) -> Line:
+    """A pipeline with a committed epoch, and an attempt of run two that stages the next one."""
+    line = new_line(dsn=clock.databases.new())
+    line.some()
+    assert line.run("run-1") == "success"
+    line.some(5, "after the first")
+    line.begin(line.to_planned("run-2").epoch.epoch_id, "run-2")  # type: ignore[union-attr]
+    return line
+
+
+JUMPS = pytest.mark.parametrize("by", ["+3h", "-3h", "+400d", "-400d"])
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F31")
+@JUMPS
+def test_a_jump_of_the_databases_clock_ends_no_living_attempt(begun: Line, clock: Clock, by: str) -> None:
+    """INV-4, I5: the janitor looks at the moment of the jump, before the lease is renewed, and once more."""
+    with begun.ledger.transaction() as tx:
+        epoch = tx.epochs.unfinished(begun.name)
+        assert epoch is not None
+        ticket = tx.attempts.ticket(
+            tx.attempts.live(epoch), tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch)  # type: ignore[arg-type]
+        )  # fmt: skip
+        ranges = tx.epochs.ranges(epoch)
+    since = time.monotonic()
+    clock.jump(by)
+
+    tidied = tidy(
+        begun.ledger, begun.run_of("the janitor"),
+        sleep=lambda _: renew(begun.ledger, ticket, begun.run_of("run-2"), lease=LEASE),
+    )  # fmt: skip
+
+    assert (tidied.ended, tidied.swept) == ((), 0)
+    begun.stage_parts(map(begun.read, ranges), ticket)
+    begun.seal(ticket, "run-2")
+    begun.commit(2)
+    assert begun.query("SELECT attempt FROM epochline.epochs WHERE epoch_id = 2") == [(1,)]
+    begun.some(3, "after the jump")
+    assert begun.run("run-3") == "success"
+    clock.jump("+0")
+    begun.some(3, "after the jump back")
+    recover(begun, since=since)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F31")
+@pytest.mark.parametrize("who", ["the janitor", "a run"])
+def test_an_attempt_that_a_jump_of_the_databases_clock_gives_up_writes_nothing_that_counts(
+    begun: Line, clock: Clock, who: str
+) -> None:
+    """INV-4: silent for longer than the second look, or met by another run at once, it is fenced and its range read again."""
+    with begun.ledger.transaction() as tx:
+        epoch = tx.epochs.unfinished(begun.name)
+        assert epoch is not None
+        ticket = tx.attempts.ticket(
+            tx.attempts.live(epoch), tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch)  # type: ignore[arg-type]
+        )  # fmt: skip
+    since = time.monotonic()
+    clock.jump("+3h")
+
+    if who == "the janitor":
+        assert len(tidy(begun.ledger, begun.run_of(who), sleep=lambda _: None).ended) == 1
+    assert begun.run("run-3") == "success"
+
+    with pytest.raises(EpochFencedError):
+        begun.seal(ticket, "run-2")
+    assert begun.state(2) is EpochState.ABORTED
+    recover(begun, since=since)

@@ -1,13 +1,20 @@
 """The same task twice at once, and zombies: processes that are stopped, overtaken, and woken."""
 
 import time
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from epochline import Files
+from epochline.operations import tidy
+from epochline.operations.janitor import Tidied
 from epochline.protocol.epoch import EpochState
 from tests.checker import recover
 from tests.crash.cases import NewCase
 from tests.crash.scenarios import ONE, TWO, left_planned, planned, sealed, staged
+from tests.crash.steps import Case
+from tests.waiting import wait_for
 
 LOCK_TIMEOUT = 20.0
 """Seconds; a transaction may then stand still for 10."""
@@ -144,6 +151,91 @@ def test_a_zombie_of_a_left_run_wakes_after_another_run_took_over(new_case: NewC
     assert zombie.go_on().ended().error == "EpochFencedError"
     assert line.state(1) is EpochState.ABORTED
     assert line.state(2) is EpochState.COMMITTED
+    recover(line, since=since)
+
+
+# F7: the lease ends while the seal is at work.
+
+FREE_ROW = "SELECT 1 FROM epochline.epoch WHERE pipeline = %s FOR UPDATE SKIP LOCKED"
+PAST = "UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 second' WHERE pipeline = %s"
+
+
+def tidied(line: Case) -> Tidied:
+    """What a janitor ends that waits for no lease to be long past, and takes no second look."""
+    return tidy(line.ledger, line.run_of("the janitor"), stale_after=timedelta(0), sleep=lambda _: None)
+
+
+@pytest.mark.fault("F7")
+@pytest.mark.parametrize("other", ["a run", "the janitor"])
+def test_a_seal_that_outlives_its_lease_is_waited_for_and_its_epoch_is_committed(other: str, new_case: NewCase) -> None:
+    """I5, I7, INV-6: it has the epoch's row; whoever takes over reads the state again, and aborts nothing sealed."""
+    line = new_case(planned, lock_timeout=60)
+    sealing = line.start("pre_commit", ONE, failpoint="seal.transaction:stop,seal.commit:sleep:5").until_stopped()
+    line.query(PAST, line.name)
+    sealing.go_on()
+    wait_for("the seal has the epoch's row", lambda: not line.query(FREE_ROW, line.name))
+
+    since = time.monotonic()
+    if other == "a run":
+        assert line.take("plan", TWO).said == "nothing_to_read"
+    else:
+        assert tidied(line).ended == ()
+        line.commit(1)
+
+    assert sealing.ended().said == "41"
+    assert (line.state(1), line.query("SELECT attempt FROM epochline.epochs WHERE pipeline = %s", line.name)) == (
+        EpochState.COMMITTED, [(1,)],
+    )  # fmt: skip
+    recover(line, since=since)
+
+
+@pytest.mark.fault("F7")
+@pytest.mark.parametrize("ends", ["goes on", "is killed"])
+def test_a_seal_that_waits_for_a_recovery_counts_only_if_that_is_rolled_back(ends: str, new_case: NewCase) -> None:
+    """I5, INV-4: the run that takes over has the row first, and has not committed the abort."""
+    line = new_case(planned, lock_timeout=60)
+    sealing = line.stop_at("seal.transaction", "pre_commit", ONE)
+    line.query(PAST, line.name)
+    taking = line.stop_at("recover.commit.3", "plan", TWO)
+    sealing.go_on()
+    line.until_a_session_waits_for_a_lock()
+
+    since = time.monotonic()
+    if ends == "goes on":
+        assert taking.go_on().ended().said == "planned"
+        assert sealing.ended().error == "EpochFencedError"
+    else:
+        taking.kill()
+        taking.ended()
+        assert sealing.ended().said == "41"
+        line.commit(1)
+    assert line.run(TWO) == ("success" if ends == "goes on" else "skipped")
+    assert line.state(1) is (EpochState.ABORTED if ends == "goes on" else EpochState.COMMITTED)
+    recover(line, since=since)
+
+
+@pytest.mark.fault("F7")
+@pytest.mark.parametrize("other", ["a run", "the janitor"])
+@pytest.mark.parametrize("place", ["files.seal", "seal.transaction"])
+def test_a_seal_of_files_whose_attempt_was_taken_over_leaves_none_of_them(
+    place: str, other: str, new_case: NewCase
+) -> None:
+    """I6, INV-4: its folder is gone; it neither makes it again nor says that files are missing for good."""
+    line = new_case(planned, kind="with files")
+    sealing = line.stop_at(place, "pre_commit", ONE)
+    line.query(PAST, line.name)
+
+    since = time.monotonic()
+    if other == "a run":
+        assert line.run(TWO) == "success"
+    else:
+        assert len(tidied(line).ended) == 1
+
+    assert sealing.go_on().ended().error == ("SinkUnavailableError" if place == "files.seal" else "EpochFencedError")
+    [folder] = line.pipeline.external
+    assert isinstance(folder, Files)
+    assert list(Path(folder.path).glob("_epochline/staging/*")) == []
+    assert line.take("pre_commit", ONE).error == "EpochStateError"
     recover(line, since=since)
 
 

@@ -85,6 +85,9 @@ class FakeErasures(Side):
     def retentions(self) -> Mapping[str, Mapping[str, float]]:
         return {}
 
+    def clock(self) -> datetime:
+        return self._now()
+
     def expire(self, pipeline: str, kind: str, age: float, at_most: int) -> int:
         return 0
 

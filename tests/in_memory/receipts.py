@@ -109,6 +109,22 @@ class FakeReceipts(Side):
     def unpublished(self, pipeline: str) -> Mapping[str, int]:
         return Counter(one.sink for one in self.due(pipeline))
 
+    def last_shown(self, pipeline: str, sink: str) -> int | None:
+        shown = [epoch_id for epoch_id, name, row in self._receipts(pipeline) if name == sink and row.shown_at]
+        return max(shown, default=None)
+
+    def given_elsewhere(self, pipeline: str, sink: str, token: str, declared: Sequence[str]) -> tuple[str, int] | None:
+        given = [
+            (epoch, name) for epoch, name, row in self._receipts(pipeline) if row.committable.attempt.token == token
+        ]
+        later = [
+            (name, number)
+            for epoch, name in given
+            for number, other, _ in self._receipts(pipeline)
+            if name == other and number > epoch and name.startswith("files:") and name not in declared
+        ]
+        return None if any(name == sink for _, name in given) else max(later, key=lambda one: one[1], default=None)
+
     def try_to_show(self, receipt: DueReceipt) -> bool:
         row = self.rows.receipts[receipt.pipeline, receipt.epoch_id, receipt.sink]
         row.tried = True

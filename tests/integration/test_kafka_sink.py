@@ -8,7 +8,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
+from epochline import FixedDelay, Json, KafkaSource, KafkaTopic, PostgresTable, Settings, Text
 from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
@@ -22,7 +22,7 @@ from tests.armed import armed
 from tests.databases import copy_database
 from tests.integration.kafka_topics import delete_topic
 from tests.integration.published_queries import queries
-from tests.integration.sinks_world import SinksPipeline, new_world, values
+from tests.integration.sinks_world import SinksPipeline, in_process, new_world, values
 
 OUT = KafkaTopic(topic="out", value=Text())
 NewWorld = Callable[..., SinksPipeline]
@@ -114,6 +114,44 @@ def test_a_control_topic_that_lost_its_markers_stops(world: SinksPipeline) -> No
 
     with pytest.raises(SinkError, match="epoch 1 is in the topic, but the control topic holds no marker"):
         world.it.epoch()
+
+
+def test_a_topic_that_the_pipeline_reads_by_another_connection_to_the_cluster_is_refused_before_anything_is_planned(
+    world: SinksPipeline, postgres_dsn: str
+) -> None:
+    """INV-9: what a declaration cannot know: two connections lead to one cluster, and a pattern matches a sink's topic."""
+    source = KafkaSource(pattern="sinks-.*", connection="the_same_by_another_name")
+    pipeline = world.it.pipeline.model_copy(update={"name": "loop", "source": source})
+    loop = in_process(postgres_dsn, world.bootstrap, pipeline).create()
+
+    for plan in (loop.asked_to_plan, loop.preview):
+        with pytest.raises(SinkError, match="the_same_by_another_name and epochline_kafka lead to one cluster"):
+            plan()
+
+    assert loop.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
+
+
+def test_a_pattern_reads_no_markers_and_a_pipeline_that_read_them_goes_on_without(
+    world: SinksPipeline, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-9: an earlier version gave them to parse as records."""
+    world.epoch("a")
+    world.it.publish()
+    source = KafkaSource(pattern=rf"epochline\..*|{world.source}", startup="earliest")
+    sinks = (PostgresTable(table="all_lines", columns={"value": "text"}),)
+    pipeline = world.it.pipeline.model_copy(update={"name": "all", "source": source, "sinks": sinks})
+    reader = in_process(postgres_dsn, world.bootstrap, pipeline).create()
+    with monkeypatch.context() as before:
+        for name in ("reads", "keeps"):
+            before.setattr(KafkaSource, name, lambda _, topic: topic in (CONTROL_TOPIC, world.source))
+        reader.epoch()
+    assert len(reader.sql("SELECT 1 FROM all_lines")) > 1
+    world.epoch("b")
+    world.it.publish()
+
+    reader.epoch()
+
+    assert reader.sql("SELECT DISTINCT _topic FROM all_lines WHERE _epoch = 2") == [(world.source,)]
 
 
 def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(new: NewWorld) -> None:

@@ -1,7 +1,8 @@
 """The janitor deletes history that is older than its declared retention, and nothing that an epoch needs."""
 
+import time
 from contextlib import closing
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from threading import Thread
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from epochline import Retention, Settings
 from epochline.errors import ActionRefusedError
-from epochline.operations import tidy
+from epochline.operations import janitor, tidy
 from tests.contract.worlds import run
 from tests.databases import query, set_aside
 from tests.integration.bench import UPSERT, Bench, NewBench, kv
@@ -193,3 +194,26 @@ def test_epochs_and_janitors_at_the_same_time_lose_nothing(bench: NewBench) -> N
 
     assert failed == []
     assert it.rows() == [("a", 9), ("c", 9)]
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_where_the_clocks_of_janitor_and_database_differ_nothing_is_deleted_by_its_age(
+    bench: NewBench, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-9: nobody knows which of them is wrong, and what is deleted does not come back."""
+    it = declared(bench, EVERYTHING)
+    aged(it)
+    before = kept(it)
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Wrong":
+            return cls.fromtimestamp(time.time() - hours * 3600, tz)
+
+    with monkeypatch.context() as wrong:
+        wrong.setattr(janitor, "datetime", Wrong)
+        tidied = tidy(it.ledger, run("janitor"))
+
+    assert (tidied.expired, kept(it)) == ({}, before)
+    assert f"the clock of the database is {hours * 3600:+d} s from this machine's" in tidied.lines()[-1]
+    assert tidy(it.ledger, run("janitor")).expired

@@ -263,7 +263,7 @@ class Protocol:
                 return lambda s: abort(s, NAME, epoch_id, _run(run), reason="teardown")
             case "operator", epoch_id:
                 return lambda s: abort(s, NAME, epoch_id, _OPERATOR, reason="decided", by_operator=True)
-        return lambda s: tidy(s, _JANITOR, stale_after=timedelta(0))
+        return lambda s: tidy(s, _JANITOR, stale_after=timedelta(0), sleep=lambda _: None)
 
     @staticmethod
     def _pre_commit(session: Session, run: Run, epoch_id: int) -> str:

@@ -49,7 +49,7 @@ def upsert(key: str) -> PostgresTable:
 
 
 def topic(semantics: Literal["exactly_once", "at_least_once"] = "exactly_once") -> KafkaTopic:
-    return KafkaTopic(topic="people", value=Json(columns={"id": "bigint"}), semantics=semantics)
+    return KafkaTopic(topic="sent", value=Json(columns={"id": "bigint"}), semantics=semantics)
 
 
 PLAIN, NARROW, OTHERS = stored(), stored(narrow("people")), stored(narrow("others"))
@@ -65,7 +65,7 @@ def test_a_topic_that_was_sent_to_at_least_once_cannot_become_exactly_once() -> 
     (refused,) = changes(AT_LEAST_ONCE, EXACTLY_ONCE)
     (allowed,) = changes(EXACTLY_ONCE, AT_LEAST_ONCE)
 
-    assert (refused.field, refused.effect) == ("sinks.kafka:people.semantics", Effect.REFUSED)
+    assert (refused.field, refused.effect) == ("sinks.kafka:sent.semantics", Effect.REFUSED)
     assert "another topic" in refused.advice
     assert allowed.effect is Effect.NEXT_EPOCH
 
@@ -114,7 +114,7 @@ def test_a_table_is_held_against_what_it_was_last_written_with_however_long_ago(
 def test_a_topic_that_was_left_out_for_a_while_is_still_without_markers() -> None:
     written = as_last_written(OTHERS, [OTHERS, AT_LEAST_ONCE], EXACTLY_ONCE)
 
-    assert refused(written, EXACTLY_ONCE) == {"sinks.kafka:people.semantics"}
+    assert refused(written, EXACTLY_ONCE) == {"sinks.kafka:sent.semantics"}
 
 
 def test_earlier_declarations_are_not_looked_at_where_every_sink_was_declared_before() -> None:

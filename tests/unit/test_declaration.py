@@ -299,6 +299,36 @@ def test_a_folder_in_two_spellings_is_named_twice(other: str) -> None:
         pipeline(sinks=(files("/data/x"), files(other)))
 
 
+LINE = Json(columns={"line": "text"})
+LOOPS: dict[str, tuple[Fields, Fields]] = {
+    "a name": ({"topics": ("in", "out")}, {}),
+    "a pattern": ({"pattern": "o.*"}, {}),
+    "another topic of the sink": ({"topics": "else"}, {"other_topics": ("else",), "topic_column": "line"}),
+    "the markers": ({"topics": "epochline.markers"}, {}),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_pipeline_that_reads_what_it_sends_is_refused(name: str) -> None:
+    """INV-9: each epoch would give the next one its records, without end. A stored one is read back for its publish."""
+    source, sink = LOOPS[name]
+    given = {"parse": LINE, "sinks": KafkaTopic(**{"topic": "out", "value": LINE} | sink)}
+    apart = pipeline(source=KafkaSource(**source, connection="another_cluster"), **given)
+
+    with pytest.raises(DeclarationError, match=r"sinks\.kafka:out: the pipeline would read what it sends to "):
+        pipeline(source=KafkaSource(**source), **given)
+
+    read_back(Pipeline.from_stored(apart.stored().replace('"another_cluster"', '"epochline_kafka"')))
+
+
+def test_no_pattern_matches_the_topic_of_the_markers() -> None:
+    """INV-9: each publish writes there, so that its pipeline would never be done; to others they are no records."""
+    assert not KafkaSource(pattern=".*").reads("epochline.markers")
+    assert KafkaSource(pattern=".*").reads("epochline.other")
+    at_least_once = KafkaTopic(topic="out", value=LINE, semantics="at_least_once")
+    pipeline(source=KafkaSource(topics="epochline.markers"), parse=LINE, sinks=at_least_once)
+
+
 REFUSED_PATHS = {
     "write an absolute path": ("data/x", "", "file:data/x", "file://data/x", "file://", "u:canary@h/x"),
     r"write the path without '\.\.'": ("/data/y/../x", "file:///data/../data/x", "webhdfs://h/../x", "webhdfs://canary@h/../x"),

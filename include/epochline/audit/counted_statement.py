@@ -201,4 +201,4 @@ def _place(row: str) -> sql.Composable:
 
 
 def _texts(values: Iterable[sql.Composable]) -> sql.Composable:
-    return compose("ARRAY[{values}]::text[]", values=joined(values))
+    return compose('(ARRAY[{values}]::text[] COLLATE "C")', values=joined(values))

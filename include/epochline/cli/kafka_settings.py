@@ -8,7 +8,6 @@ from epochline.cli.installation import Check, not_asked
 from epochline.cli.machine import clock_check, settings_of
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
-from epochline.declare.topic import CONTROL_TOPIC
 from epochline.protocol.quantities import counted, duration, size
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ def _alter(topic: str, setting: str, value: object) -> str:
 
 def topics_sent(name: str, pipelines: Sequence[Pipeline]) -> set[str]:
     """The topics to which pipelines send by a connection, and that of the markers."""
-    sent = {topic for one in pipelines for sink in one.topics if sink.connection == name for topic in sink.topics}
-    return sent | {CONTROL_TOPIC} if sent else sent
+    sinks = [sink for one in pipelines for sink in one.topics if sink.connection == name]
+    return {topic for sink in sinks for topic in sink.sent_topics}
 
 
 def sources_read(name: str, pipelines: Sequence[Pipeline]) -> list[KafkaSource]:

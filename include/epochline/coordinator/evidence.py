@@ -13,6 +13,7 @@ from typing import cast
 from epochline.coordinator.checks import check_admitted
 from epochline.coordinator.observe import ConsumerGroup
 from epochline.coordinator.pacing import pause
+from epochline.declare.external import Files
 from epochline.declare.names import consumer_group
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic
@@ -68,7 +69,7 @@ def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline])
         if not hasattr(sink, "newest_shown"):
             continue
         try:
-            shown = sink.newest_shown(pipeline.name)
+            shown = shown_by_sink(ledger, pipeline, name, sink)
         except SinkUnavailableError as error:
             # A sink that is down delays only itself: it checks the ledger before it shows anything.
             log.warning("evidence.missing pipeline=%s sink=%s reason=%s", pipeline.name, name, error)
@@ -77,6 +78,44 @@ def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline])
             _check_readable(pipeline.name, name, shown)
             evidence.append(Accepted(shown_by=name, shown=shown))
     return evidence
+
+
+def folders_of(pipeline: Pipeline) -> list[str]:
+    """The names of the sinks that are folders of files."""
+    return [sink.name for sink in pipeline.external if isinstance(sink, Files)]
+
+
+def shown_by_sink(ledger: Ledger, pipeline: Pipeline, name: str, sink: Inspectable) -> ShownEpoch | None:
+    """The newest epoch that a sink shows. A folder must show what the ledger says that it shows, as topics check it.
+
+    Raises:
+        SinkError: another folder has the path: an empty one, as of a disk that is not mounted, or an older copy. Or
+            a folder was moved here that has further epochs under its former path.
+    """
+    folders = folders_of(pipeline)
+    if name not in folders:
+        return sink.newest_shown(pipeline.name)
+    with ledger.transaction() as tx:  # first: what it calls shown must be there
+        last = tx.receipts.last_shown(pipeline.name, name)
+    shown = sink.newest_shown(pipeline.name)
+    there = 0 if shown is None else shown.epoch_id
+    if last is not None and there < last:
+        raise SinkError(
+            f"{name} of {pipeline.name}: the ledger says that epoch {last} is there, and the manifest"
+            f" {f'ends with epoch {there}' if there else 'has no entry'}: the folder was moved, its disk is not mounted"
+            " here, or an older copy took its place. Nothing was written. Bring the folder back, or declare another"
+            " path, which begins with the next epoch."
+        )
+    if shown is not None and shown.token is not None:
+        with ledger.transaction() as tx:
+            former = tx.receipts.given_elsewhere(pipeline.name, name, shown.token, folders)
+        if former is not None:
+            raise SinkError(
+                f"{name} of {pipeline.name}: the folder was {former[0]}, which has epochs up to {former[1]}, and the"
+                f" manifest here ends with epoch {there}. Readers here would miss epochs. Nothing was written. Move the"
+                f" folder back, run `epochline publish {pipeline.name}`, and move it then; or declare a new path."
+            )
+    return shown
 
 
 def check_sealed(ledger: Ledger, pipeline: str, epoch_id: int) -> None:
@@ -151,7 +190,8 @@ def refuse_unknown(pipeline: str, last_epoch_id: int, unknown: Evidence) -> None
         )
         raise LedgerBehindError(
             f"{pipeline}: {shown}, which the ledger does not know; its own last epoch is {last_epoch_id}. The ledger"
-            " went back in time, as from a backup. Nothing is committed before an operator has decided. Bring the newer"
+            " went back in time, as from a backup, or a pipeline of this name in another database works there: then"
+            " give this one another name. Nothing is committed before an operator has decided. Bring the newer"
             f" ledger back and run `epochline resume {pipeline} --reason …`. If it is lost, the command shows what it"
             " means to go on with this one, and asks.",
             f"accept-ledger {pipeline} --reason …",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from epochline.coordinator.evidence import folders_of, shown_by_sink
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.settings import WITHOUT_END, RestartStrategy
 from epochline.declare.topic import KafkaTopic
@@ -18,7 +19,7 @@ from epochline.errors import SinkUnavailableError
 from epochline.ports import DueReceipt, Ledger
 from epochline.protocol.offsets import stored_reached
 from epochline.protocol.quantities import counted, duration
-from epochline.protocol.sink import Measured
+from epochline.protocol.sink import Inspectable, Measured
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
         stood = tx.chain.reached(receipt.pipeline, receipt.committable.attempt.generation, receipt.epoch_id)
     committable = replace(receipt.committable, reached=stored_reached(stood))
     sink = ledger.sink(declared, receipt.sink)
+    if receipt.sink in folders_of(declared):
+        shown_by_sink(ledger, declared, receipt.sink, cast("Inspectable", sink))
     begun = time.monotonic()
     if receipt.tried:
         sink.recover_and_commit(committable)

@@ -191,6 +191,8 @@ class Pipeline(DeclarationModel):
             raise ValueError("sinks: a topic, a path or a custom sink is named twice")
         if repeated(topic for sink in self.topics for topic in sink.topics):
             raise ValueError("sinks: a topic is among the topics of two sinks; each sink needs topics of its own")
+        if not reading_back.get():
+            self._check_no_loop()
         if self.bounds is not None:
             self.bounds.check(self.targets)
         self._check_state()
@@ -207,6 +209,16 @@ class Pipeline(DeclarationModel):
         for sink in self.post_commit_sinks:
             self._check_rows(sink, sink.record if isinstance(sink, KafkaTopic) else sink.columns, "sink")
         return self
+
+    def _check_no_loop(self) -> None:
+        for sink in self.topics:
+            for name in sink.sent_topics:
+                for source in self.kafka_sources.values():
+                    if source.connection == sink.connection and source.reads(name):
+                        raise ValueError(
+                            f"sinks.{sink}: the pipeline would read what it sends to {name}, without end: its source"
+                            f" reads {source.described}; read other topics, or send to another one"
+                        )
 
     def _check_several(self) -> None:
         for field in ("parse", "record", "explode"):

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, Discriminator, Field, Tag, field_validator, 
 
 from epochline.declare.base import ClassReference, DeclarationModel, Names, check_topic, refuse_names, repeated
 from epochline.declare.specs import CustomSourceSpec
+from epochline.declare.topic import CONTROL_TOPIC
 
 
 class FromGroup(DeclarationModel):
@@ -151,12 +152,14 @@ class KafkaSource(DeclarationModel):
         return self.mirror and self.reads(topic)
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic is declared, by name or by the pattern."""
-        return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
+        """Whether a topic is declared, by name or by the pattern. No pattern matches the topic of the markers."""
+        if self.pattern is None:
+            return topic in self.topics
+        return topic != CONTROL_TOPIC and re.fullmatch(self.pattern, topic) is not None
 
     def keeps(self, topic: str) -> bool:
         """Whether a topic with a head in the ledger is still read. A pattern reads a topic even after its deletion."""
-        return self.pattern is not None or topic in self.topics
+        return topic in self.topics if self.pattern is None else topic != CONTROL_TOPIC
 
     def without(self, topics: Collection[str]) -> KafkaSource | None:
         """The source without topics; None if nothing is left."""

@@ -155,6 +155,11 @@ class KafkaTopic(DeclarationModel):
         return (self.topic, *self.other_topics)
 
     @property
+    def sent_topics(self) -> tuple[str, ...]:
+        """Every topic that an epoch is sent to, with that of its marker."""
+        return (*self.topics, *((CONTROL_TOPIC,) if self.semantics == "exactly_once" else ()))
+
+    @property
     def spec(self) -> TopicSpec:
         return self._as(TopicSpec, value=self.value if isinstance(self.value, str) else self.value.spec)
 

@@ -47,6 +47,23 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
         _check_control_topic(admin, topic)
 
 
+def refuse_loop(settings: Mapping[str, str], topic: KafkaTopic, connection: str, source: Mapping[str, str]) -> None:
+    """Refuse a sink whose topics the pipeline reads by another connection, which leads to the same cluster.
+
+    Raises `SinkUnavailableError` if Kafka does not answer, `SinkError` if it is the same cluster.
+    """
+    clusters = set()
+    for servers in (settings, source):
+        with _admin(servers, topic) as admin:
+            clusters.add(admin.cluster()[0])
+    if len(clusters) == 1:
+        raise SinkError(
+            f"{topic}: the pipeline would read what it sends, without end: its source reads a topic of this name, and"
+            f" the connections {connection} and {topic.connection} lead to one cluster, {clusters.pop()}. Nothing was"
+            " planned. Read other topics, or send to another one."
+        )
+
+
 def make_control_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
     """Create the control topic if it is missing. A repeat changes nothing.
 

@@ -3,7 +3,6 @@
 Each function takes ``call``, which calls a method of the admin client by its name.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,7 +28,7 @@ def matching(source: OneSource, call: Callable[..., Any], cluster_id: str) -> li
     """Descriptions of the topics that the source names, or whose whole name matches its pattern."""
     if source.pattern is not None:
         existing = call("describe_topics")
-        return [topic for topic in existing if not topic["is_internal"] and re.fullmatch(source.pattern, topic["name"])]
+        return [topic for topic in existing if not topic["is_internal"] and source.reads(topic["name"])]
     topics: list[Mapping[str, Any]] = call("describe_topics", list(source.topics))
     missing = sorted(topic["name"] for topic in topics if topic["error_code"] == _UNKNOWN_TOPIC)
     if missing:

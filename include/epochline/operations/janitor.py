@@ -1,13 +1,15 @@
 """What a schedule does for all pipelines: clean up after lost runs, and ask Kafka where logs end. Repeatable."""
 
 import logging
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import discard, sweep
+from epochline.coordinator.intent import LEASE
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import LockTimeoutError, StatementTimeoutError
 from epochline.ports import Ledger, OffsetSource
@@ -20,6 +22,11 @@ log = logging.getLogger(__name__)
 STALE_AFTER = timedelta(hours=1)
 """Time after the end of a lease until its epoch counts as abandoned: longer than Airflow retries tasks."""
 
+_LOOK_AGAIN_SECONDS = LEASE.total_seconds() / 2
+"""A living attempt renews its lease twice in this time, also where the clock of the database has jumped."""
+
+_CLOCKS_DIFFER = timedelta(minutes=5)
+"""Where the clocks of this machine and of the database differ by more, one of them is wrong, and no age counts."""
 
 _AT_ONCE = 100
 """A transaction deletes this many records, images, keys or attempts: milliseconds."""
@@ -45,6 +52,8 @@ class Tidied:
     """Tables in ``epochline_staging`` that belong to no attempt. They are reported and left as they are."""
     expired: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By pipeline and kind, how much history was older than its retention and is deleted."""
+    clocks: timedelta | None = None
+    """How far the database's clock is from this machine's, where that kept history from being deleted by its age."""
 
     def lines(self) -> list[str]:
         """What was found, as lines for people."""
@@ -54,21 +63,32 @@ class Tidied:
             f"epochline_staging.{table} belongs to no attempt that the ledger knows; it was left as it is"
             for table in self.unexplained
         ]
+        if self.clocks is not None:
+            lines.append(
+                "nothing was deleted by its age: the clock of the database is"
+                f" {self.clocks.total_seconds():+.0f} s from this machine's, so one of them is wrong. Set it; the next"
+                " janitor goes on"
+            )
         for pipeline, kinds in self.expired.items():
             deleted = [counted(number, _KINDS[kind]) for kind, number in kinds.items()]
             lines.append(f"{pipeline}: older than its retention and deleted: {', '.join(deleted)}")
         return lines
 
 
-def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> Tidied:
+def tidy(
+    ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER, sleep: Callable[[float], None] = time.sleep
+) -> Tidied:
     """Drop unneeded staging of a database, end abandoned epochs, report unexplained tables; safe while epochs run.
 
     Every epoch is checked again under its row lock, and ended if its lease ended ``stale_after`` ago; ``run`` is kept
-    as the reason. The next run commits a pre-committed epoch (INV-6).
+    as the reason. An epoch with an attempt is checked half a lease later: a living one has renewed its lease by then,
+    also after a jump of the database's clock. The next run commits a pre-committed epoch (INV-6).
     """
     ended = []
     with ledger.transaction() as tx:
         stale, pipelines = tx.epochs.stale(stale_after), tx.epochs.pipelines()
+    if any(epoch.attempt for epoch in stale):
+        sleep(_LOOK_AGAIN_SECONDS)
     for seen in stale:
         with ledger.transaction() as tx:
             tx.epochs.lock_pipeline(seen.pipeline)
@@ -86,17 +106,20 @@ def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> T
         unexplained = tuple(tx.attempts.unexplained())
     for table in unexplained:
         log.warning("staging.unexplained table=epochline_staging.%s", table)
-    return Tidied(swept=swept, ended=tuple(ended), unexplained=unexplained, expired=_expire(ledger))
+    with ledger.transaction() as tx:
+        retentions, clocks = tx.erasures.retentions(), tx.erasures.clock() - datetime.now(UTC)
+    if retentions and abs(clocks) > _CLOCKS_DIFFER:
+        log.warning("retention.clocks_differ seconds=%.0f", clocks.total_seconds())
+        return Tidied(swept=swept, ended=tuple(ended), unexplained=unexplained, clocks=clocks)
+    return Tidied(swept=swept, ended=tuple(ended), unexplained=unexplained, expired=_expire(ledger, retentions))
 
 
-def _expire(ledger: Ledger) -> Mapping[str, Mapping[str, int]]:
+def _expire(ledger: Ledger, retentions: Mapping[str, Mapping[str, float]]) -> Mapping[str, Mapping[str, int]]:
     """Delete history that is older than its retention, in small transactions.
 
     Plan and commit of the pipeline wait for one of these at most. One that waits for a commit itself gives up after a
     second, and the next janitor goes on.
     """
-    with ledger.transaction() as tx:
-        retentions = tx.erasures.retentions()
     expired: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for pipeline, kinds in retentions.items():
         for kind in _KINDS.keys() & kinds:

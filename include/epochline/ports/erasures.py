@@ -57,6 +57,9 @@ class Erasures(Protocol):
     def retentions(self) -> Mapping[str, Mapping[str, float]]:
         """By pipeline, how many seconds its newest epoch keeps each kind of history; without one, for ever."""
 
+    def clock(self) -> datetime:
+        """The time by the database's clock."""
+
     def expire(self, pipeline: str, kind: str, age: float, at_most: int) -> int:
         """Delete at most so many things of a kind, a field of `Retention`, that are older than ``age`` seconds.
 

@@ -91,6 +91,16 @@ class Receipts(Protocol):
     def unpublished(self, pipeline: str) -> Mapping[str, int]:
         """By sink, how many committed epochs it does not show yet. Sinks that show all are left out."""
 
+    def last_shown(self, pipeline: str, sink: str) -> int | None:
+        """The newest epoch that a sink shows; None if it shows none."""
+
+    def given_elsewhere(self, pipeline: str, sink: str, token: str, declared: Sequence[str]) -> tuple[str, int] | None:
+        """A folder's former name, and the newest epoch that it has under that name after the attempt of this token.
+
+        None if the folder ``sink`` was given the attempt itself, or no folder that is not ``declared`` was, or the
+        attempt's epoch is the newest one.
+        """
+
     def try_to_show(self, receipt: DueReceipt) -> bool:
         """Record that a publish begins with the receipt. Returns False if the sink shows it already."""
 

@@ -39,10 +39,14 @@ def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> SinkFactory:
         from epochline.sinks.topic import TopicSink
 
         for outbox in pipeline.outboxes:
-            if outbox.topic.name == name:
-                return TopicSink(
-                    pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger.connection
-                )
+            if (topic := outbox.topic).name == name:
+                sources = {
+                    source.connection: partial(kafka_settings, source.connection)
+                    for source in pipeline.kafka_sources.values()
+                    if source.connection != topic.connection and any(map(source.reads, topic.sent_topics))
+                }
+                settings = partial(kafka_settings, topic.connection)
+                return TopicSink(pipeline.name, outbox, settings, ledger.connection, sources)
         (declared,) = (sink for sink in pipeline.external if sink.name == name)
         try:
             return external_sink(declared.spec)

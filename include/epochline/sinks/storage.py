@@ -175,7 +175,8 @@ class LocalDisk(Storage):
         """
         sealed = f"{folder}/sealed"
         with reaching(self._sink):
-            os.makedirs(self._whole(sealed), exist_ok=True)
+            with suppress(FileExistsError):  # of an earlier try; where the attempt's folder is gone, it was aborted
+                os.mkdir(self._whole(sealed))
             for name in names:
                 with suppress(FileNotFoundError):  # moved by an earlier try, or missing, which the seal reports
                     os.rename(self._whole(f"{folder}/{name}"), self._whole(f"{sealed}/{name}"))

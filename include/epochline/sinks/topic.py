@@ -9,13 +9,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from epochline.declare.topic import Outbox
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.outgoing import Outgoing
-from epochline.kafka.preflight import check_records, check_topic, make_control_topic
+from epochline.kafka.preflight import check_records, check_topic, make_control_topic, refuse_loop
 from epochline.kafka.sending import TransactionalSender, send_plainly
 from epochline.postgres.ledger.receipts import committed_as, last_shown, rows_of, shown_rate
 from epochline.postgres.queries.statements import Connection
@@ -32,7 +33,8 @@ class TopicSink(Sink):
     """Publishes a pipeline's outbox to its topic, after the commit that wrote the outbox like any table.
 
     ``settings`` looks up the settings of the brokers (`epochline.config.kafka.broker_settings`). ``connect`` opens
-    a transaction of its own in the database with outbox and receipts.
+    a transaction of its own in the database with outbox and receipts. ``sources`` looks up the settings of other
+    connections by which the pipeline reads topics of the sink's names.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class TopicSink(Sink):
         outbox: Outbox,
         settings: Callable[[], Mapping[str, str]],
         connect: Callable[[], AbstractContextManager[Connection]],
+        sources: Mapping[str, Callable[[], Mapping[str, str]]] = MappingProxyType({}),
     ) -> None:
         self._pipeline = pipeline
         self._outbox = outbox
         self._topic = outbox.topic
         self._settings = settings
         self._connect = connect
+        self._sources = sources
         self._sending_seconds: float | None = None
 
     def sending_seconds(self) -> float | None:
@@ -54,8 +58,10 @@ class TopicSink(Sink):
         return self._sending_seconds
 
     def preflight(self, pipeline: str) -> None:
-        """Check topic, control topic and time-out."""
+        """Check topic, control topic and time-out, and that the pipeline does not read what it sends."""
         check_topic(self._settings(), self._topic)
+        for connection, settings in self._sources.items():
+            refuse_loop(self._settings(), self._topic, connection, settings())
 
     def prepare(self, pipeline: str) -> None:
         """Create the control topic if it is missing; nothing for a topic without transactions."""

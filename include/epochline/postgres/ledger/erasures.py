@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -31,6 +31,10 @@ _SHORTENING = {"date", "name", '"char"', "real", "double precision"}
 """Types that turn a value into another one in silence: that of somebody else."""
 
 
+_SPELLED = {"text", "character varying", "citext"}
+"""Types of which texts that differ may be equal, and that show a text as it was written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copy:
     """A table that may hold rows of a key: what it is, of which sink or state, and the condition of the rows."""
@@ -54,6 +58,10 @@ class PostgresErasures(InTransaction):
 
     def retentions(self) -> Mapping[str, Mapping[str, float]]:
         return {row.pipeline: row.retention for row in self._run("retentions")}
+
+    def clock(self) -> datetime:
+        moment: datetime = self._run("now").scalar_one()
+        return moment
 
     def expire(self, pipeline: str, kind: str, age: float, at_most: int) -> int:
         old = {"pipeline": pipeline, "age": age, "at_most": at_most}
@@ -183,7 +191,13 @@ class PostgresErasures(InTransaction):
                 column: {"c": column, "v": sql.Literal(value), "kind": sql.SQL(_unlimited(columns[column]))}
                 for column, value in key.items()
             }
-            condition = joined((compose("{c} = CAST({v} AS {kind})", **part) for part in parts.values()), " AND ")
+            equal = [compose("{c} = CAST({v} AS {kind})", **part) for part in parts.values()]
+            # Texts of another key may be equal by a collation, or as citext.
+            spellings = [
+                part for name, part in parts.items() if columns[name].plain in _SPELLED and not columns[name].arrays
+            ]
+            equal += [compose('(CAST({c} AS text) COLLATE "C") = {v}', **part) for part in spellings]
+            condition = joined(equal, " AND ")
             same = "CAST(CAST({v} AS {kind}) AS text) = {v}"
             shortened = [compose(same, **part) for name, part in parts.items() if columns[name].plain in _SHORTENING]
             spelled = joined([spelled, *shortened], " AND ")

@@ -85,6 +85,14 @@ class PostgresReceipts(InTransaction):
     def unpublished(self, pipeline: str) -> Mapping[str, int]:
         return {row.sink: row.epochs for row in self._run("unpublished", pipeline=pipeline)}
 
+    def last_shown(self, pipeline: str, sink: str) -> int | None:
+        return last_shown(self._connection, pipeline, sink)
+
+    def given_elsewhere(self, pipeline: str, sink: str, token: str, declared: Sequence[str]) -> tuple[str, int] | None:
+        asked = {"pipeline": pipeline, "sink": sink, "token": token, "declared": list(declared)}
+        row = self._run("given_elsewhere", **asked).one_or_none()
+        return None if row is None else (row.sink, row.epoch_id)
+
     def try_to_show(self, receipt: DueReceipt) -> bool:
         return self._run("try_to_show", **key_of(receipt), sink=receipt.sink).rowcount == 1
 

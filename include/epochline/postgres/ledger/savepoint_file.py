@@ -63,7 +63,8 @@ def write_file(
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, (state, table) in enumerate(sorted(copies.items())):
             file = f"state-{number}.txt"
-            columns = {name: column.kind for name, column in columns_of(connection, ".".join(table.strings)).items()}
+            # A list: the rows have no names, and the members of an object have no order.
+            columns = [(name, column.kind) for name, column in columns_of(connection, ".".join(table.strings)).items()]
             keys, digest = _counted(connection, table)
             held[state] = StateDigest(keys=keys, digest=digest)
             content = {"columns": columns, "keys": keys, "digest": str(digest)}
@@ -135,10 +136,15 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
     """Create a table with the rows of a state, and compare its digest with the saved one.
 
     Raises:
-        SavepointFileError: the rows are not the saved rows.
+        SavepointFileError: the rows are not the saved rows, or nothing tells which columns their values belong to.
     """
+    if isinstance(state["columns"], dict):
+        raise SavepointFileError(
+            f"state {state['state']}: an earlier version wrote the file, which lost the order of the columns: values"
+            " would get into other columns. Nothing was imported. Export the savepoint again, with this version."
+        )
     check_rows(source, state)
-    columns = defined_columns({name: str(parse_type(kind)) for name, kind in state["columns"].items()})
+    columns = defined_columns({name: str(parse_type(kind)) for name, kind in state["columns"]})
     change(connection, "CREATE TABLE {into} ({columns})", into=into, columns=columns)
     with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
         _copy(connection, "COPY {table} FROM STDIN (FORMAT text, ENCODING 'UTF8')", into, rows)

@@ -45,6 +45,15 @@ WHERE r.pipeline = %(pipeline)s AND r.epoch_id = %(epoch_id)s ORDER BY r.sink
 SELECT max(epoch_id) FROM epochline.receipt
 WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND shown_at IS NOT NULL
 
+-- name: given_elsewhere
+-- The newest epoch of a folder that was given an attempt under a former name, if it is a later one.
+SELECT r.sink, r.epoch_id FROM epochline.receipt n JOIN epochline.attempt a USING (attempt_id)
+JOIN epochline.receipt r ON r.pipeline = n.pipeline AND r.sink = n.sink AND r.epoch_id > n.epoch_id
+WHERE n.pipeline = %(pipeline)s AND a.token = CAST(%(token)s AS uuid) AND starts_with(n.sink, 'files:')
+  AND n.sink <> ALL (CAST(%(declared)s AS text[]))
+  AND NOT EXISTS (SELECT FROM epochline.receipt own WHERE own.attempt_id = a.attempt_id AND own.sink = %(sink)s)
+ORDER BY r.epoch_id DESC, r.sink LIMIT 1
+
 -- name: shown_rate
 -- The rows per second of a sink, over the newest epochs that took long enough to measure.
 SELECT sum(rows) / sum(seconds) FROM (

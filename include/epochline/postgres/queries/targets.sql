@@ -207,6 +207,12 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
              WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
                AND i.indexprs IS NULL GROUP BY i.indexrelid) AS unique_keys,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND EXISTS (
+                 SELECT FROM pg_collation l WHERE NOT l.collisdeterministic AND (l.oid = a.attcollation OR EXISTS (
+                     SELECT FROM pg_index i, unnest(i.indcollation::oid[], i.indkey::int[]) u (l, num)
+                     WHERE i.indrelid = c.oid AND i.indisunique AND u.num = a.attnum AND u.l = l.oid)))
+             ORDER BY a.attnum) AS loose,
        ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),
                                       'columns', ARRAY(SELECT a.attname FROM pg_attribute a
                                                        WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))

@@ -190,4 +190,4 @@ def _row(
 
 def _texts(columns: Sequence[str], side: str) -> sql.Composed:
     texts = joined(compose("{c}::text", c=sql.Identifier(side, name)) for name in columns)
-    return compose("ARRAY[{texts}]", texts=texts)
+    return compose('(ARRAY[{texts}] COLLATE "C")', texts=texts)

@@ -87,6 +87,9 @@ class Target:
     partitioned: bool
     columns: Mapping[str, TargetColumn]
     unique_keys: frozenset[frozenset[str]]
+    loose: frozenset[str]
+    """Columns in which the table takes texts that differ for equal: by a non-deterministic collation of the column or
+    of a unique index, or because they are citext."""
     has_other_rules: bool
     """Rows may be refused for reasons that only a trial shows: foreign keys from or to it, exclusions, partitions,
     triggers, rewrite rules, generated columns, row-level security that applies to this login, indexes that are partial
@@ -167,6 +170,9 @@ def find_target(connection: Connection, table: str) -> Target | None:
             "validate",
         )
     rules["unique_keys"] = frozenset(map(frozenset, rules["unique_keys"]))
+    columns = columns_of(connection, table)
+    citext = {name for name, column in columns.items() if column.plain == "citext"}
+    rules["loose"] = frozenset(citext.union(rules["loose"]))
     rules["checks"] = tuple(Check(**{**check, "columns": frozenset(check["columns"])}) for check in rules["checks"])
     rules["long_indexes"] = tuple(tuple(sorted(columns)) for columns in rules["long_indexes"])
     rules["foreign_keys"] = tuple(map(ForeignKey.of, rules["foreign_keys"]))
@@ -176,7 +182,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
         name=name,
         oid=relation.oid,
         partitioned=relation.relkind == "p",
-        columns=columns_of(connection, table),
+        columns=columns,
         **rules,
     )
 

@@ -114,7 +114,9 @@ def changes(what: Application, staged: str) -> sql.Composable:
         return _FALSE
     if not isinstance(what.sink, StateTable):
         return _TRUE
-    return compose("({t}) IS DISTINCT FROM ({staged})", t=names(values, "t"), staged=names(values, staged))
+    # As records, bit by bit: equal numbers and texts may differ in how they are written.
+    t, s = names(values, "t"), names(values, staged)
+    return compose("ROW({t})::record *<> ROW({staged})::record", t=t, staged=s)
 
 
 def _values(what: Application) -> list[str]:
@@ -146,6 +148,6 @@ def _is_written(what: Application) -> sql.Composable:
     if what.kept_order:
         return compose("({t}) = ({w})", t=names(what.kept_order, "t"), w=names(what.kept_order, "w"))
     # Only its values tell whether the row was written. As text, because some types have no equality operator.
-    equal = "{t}::text IS NOT DISTINCT FROM {w}::text"
+    equal = '({t}::text COLLATE "C") IS NOT DISTINCT FROM ({w}::text COLLATE "C")'
     values = (compose(equal, t=sql.Identifier("t", name), w=sql.Identifier("w", name)) for name in _values(what))
     return joined([_TRUE, *values], " AND ")

@@ -161,6 +161,13 @@ def _check_key(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -
     nullable = [name for name in sink.key if not target.columns[name].not_null]
     if nullable:
         raise _UnfitError(f": key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
+    loose = [name for name in sink.key if name in target.loose]
+    if loose:
+        raise _UnfitError(
+            f": key column {', '.join(loose)} takes texts that differ for equal, by a non-deterministic collation or as"
+            " citext. Records of two keys would share a row, and the epochs would decide which spelling it has. Give"
+            " the column and its unique index a deterministic collation, and let parse write each key in one way."
+        )
     inexact = [f"{name} {filled[name]}" for name in sink.measures if not target.columns[name].adds_exactly]
     if inexact:
         raise _UnfitError(f": measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
