@@ -53,16 +53,15 @@ FAULTS = {
     "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
     "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
     "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
+    "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
     "F57": "a standby of PostgreSQL takes the place of the primary, with the last commits or without; the old one comes"
     " back",
     "F58": "of three Kafka nodes, one is killed, stands still or is cut off from the others; an unclean election loses a"
     " tail; a rolling restart",
     "F59": "a producer's transactional id expires while it is idle; a transaction that nobody ends",
-    "F62": "bytes rot: in a staged row, a file, a manifest, state, or a count of the ledger",
-    " loses a tail; a rolling restart",
-    "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
-    "F61": "Airflow loses its API server, XCom or a run; many runs at once",
     "F60": "the folder of a file sink is moved, not mounted, or an older copy of itself",
+    "F61": "Airflow loses its API server, XCom or a run; many runs at once",
+    "F62": "bytes rot: in a staged row, a file, a manifest, state, or a count of the ledger",
 }
 
 PARTLY = {
