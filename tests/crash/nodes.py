@@ -137,8 +137,13 @@ class Nodes:
 
     def start(self, *numbers: int) -> None:
         """Start nodes side by side, and wait until each answers."""
+
+        def start(number: int) -> None:
+            self.nodes[number].enter()
+            self.nodes[number].start()
+
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda number: (self.nodes[number].enter(), self.nodes[number].start()), numbers))
+            list(pool.map(start, numbers))
         for number in numbers:
             self.nodes[number].wait()
 

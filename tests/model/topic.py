@@ -161,7 +161,7 @@ class _Producer:
         if queue:
             stored = self._ask(lambda broker: broker.append(self._number, tuple(record for record, _ in queue)))
             for _, on_delivery in queue:
-                on_delivery(None if stored else _fenced(), None)
+                on_delivery(None if stored else _fenced(), SimpleNamespace(offset=lambda: 0))
         return 0
 
     def commit_transaction(self, _seconds: float) -> None:

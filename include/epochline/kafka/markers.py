@@ -124,16 +124,18 @@ def _messages(
         while time.monotonic() < deadline:
             message = consumer.poll(_POLL_SECONDS)
             reports.check()
-            error = None if message is None else message.error()
+            if message is None:
+                continue
+            error, offset = message.error(), message.offset() or 0
             if error is not None and error.code() not in (_END, KafkaError.GROUP_AUTHORIZATION_FAILED):
                 raise reports.explained(error, doing)
-            if error is not None and error.code() == _END and (message.offset() or 0) <= least:
+            if error is not None and error.code() == _END and offset <= least:
                 # The leader does not know that it was replaced: another broker may be asked who leads.
                 partitions_of(consumer, reports, CONTROL_TOPIC, deadline - time.monotonic())
-                consumer.assign([TopicPartition(CONTROL_TOPIC, 0, message.offset() or 0)])
+                consumer.assign([TopicPartition(CONTROL_TOPIC, 0, offset)])
                 continue
             # The consumer uses no group, so that a refusal of one does not matter.
-            if message is not None and (error is None or error.code() == _END):
+            if error is None or error.code() == _END:
                 yield message
     raise SinkUnavailableError(late)
 

@@ -78,6 +78,7 @@ class TransactionalSender:
         doing = f"looking for the end of {CONTROL_TOPIC} as {self._id}"
         if partitions_of(self._producer, self._reports, CONTROL_TOPIC, _PATIENCE_SECONDS) is None:
             return -1
+        failpoint("topic.end")
         with self._reports.explaining(doing):
             self._producer.begin_transaction()
         queue = RecordQueue(self._producer, self._reports, doing, time.monotonic() + self._timeout)
