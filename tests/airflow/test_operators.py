@@ -117,17 +117,18 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
 
 @pytest.mark.slow
 @pytest.mark.fault("F61", "F10")
-def test_more_runs_than_the_workers_of_airflow_make_a_backfill_of_many_epochs_and_none_of_them_fails(
-    scheduler: Scheduler, recovery: Recovery
-) -> None:
+def test_more_runs_at_once_than_airflow_has_workers_all_succeed(scheduler: Scheduler, recovery: Recovery) -> None:
     """F61, U3: max_active_runs raised by hand, and Airflow's default for a backfill: ten runs at once, eight workers."""
     scheduler.prepare("crowded", {})
+    scheduler.pause("crowded", False)
+    # The schedule's own run, which would read everything, finds nothing.
+    path = "/api/v2/dags/crowded/dagRuns?state=success"
+    eventually("the scheduled run is over", lambda: scheduler.call("GET", path)["dag_runs"])
     values: Values = {}
     for start in DAYS:
         more = {p: [f"{start:%m-%d} {p}"] for p in PARTITIONS}
         scheduler.produce("crowded", more, at=start)
         values = added(values, more)
-    scheduler.pause("crowded", False)
     recovery.last_fault()
 
     by_hand = [scheduler.trigger("crowded", record_limit=4) for _ in range(3)]
@@ -135,7 +136,6 @@ def test_more_runs_than_the_workers_of_airflow_make_a_backfill_of_many_epochs_an
     assert {scheduler.wait("crowded", run) for run in by_hand} == {"success"}
 
     assert scheduler.run("crowded")["run"] == "success"
-    assert scheduler.committed("crowded") >= 3
     scheduler.assert_exact("crowded", values)
     recovery.took()
 
