@@ -127,11 +127,13 @@ def _messages(
             error = None if message is None else message.error()
             if error is not None and error.code() not in (_END, KafkaError.GROUP_AUTHORIZATION_FAILED):
                 raise reports.explained(error, doing)
-            if error is not None and error.code() == _END and (message.offset() or 0) <= least:
-                # The leader does not know that it was replaced: another broker may be asked who leads.
-                partitions_of(consumer, reports, CONTROL_TOPIC, deadline - time.monotonic())
-                consumer.assign([TopicPartition(CONTROL_TOPIC, 0, message.offset() or 0)])
-                continue
+            if message is not None and error is not None and error.code() == _END:
+                end = message.offset() or 0
+                if end <= least:
+                    # The leader does not know that it was replaced: another broker may be asked who leads.
+                    partitions_of(consumer, reports, CONTROL_TOPIC, deadline - time.monotonic())
+                    consumer.assign([TopicPartition(CONTROL_TOPIC, 0, end)])
+                    continue
             # The consumer uses no group, so that a refusal of one does not matter.
             if message is not None and (error is None or error.code() == _END):
                 yield message
