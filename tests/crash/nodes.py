@@ -83,11 +83,12 @@ class Node(Kafka):
         path.write_text(text.replace(f"CONTROLLER://{LOOPBACK}", f"CONTROLLER://{self.host}"))
         return path
 
-    def enter(self) -> None:
-        """What this thread starts from now on is in the network of the node."""
+    def start_in_its_network(self) -> None:
+        """Start it, if it does not run; what this thread starts afterwards is in the same network."""
         if self.namespace:
             with Path("/run/netns", self.namespace).open() as file:
                 assert ctypes.CDLL(None).setns(file.fileno(), _OF_NETWORK) == 0
+        self.start()
 
 
 class Nodes:
@@ -137,13 +138,8 @@ class Nodes:
 
     def start(self, *numbers: int) -> None:
         """Start nodes side by side, and wait until each answers."""
-
-        def start(number: int) -> None:
-            self.nodes[number].enter()
-            self.nodes[number].start()
-
         with ThreadPoolExecutor() as pool:
-            list(pool.map(start, numbers))
+            list(pool.map(lambda number: self.nodes[number].start_in_its_network(), numbers))
         for number in numbers:
             self.nodes[number].wait()
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, OffsetOutOfRangeError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from epochline.config.kafka import SERVERS
 from epochline.declare.inputs import DeclaredSource, one_source
 from epochline.declare.source import KafkaSource
-from epochline.errors import SourceError, SourceUnavailableError
+from epochline.errors import RecordsGoneError, SourceError, SourceUnavailableError
 from epochline.kafka import topics
 from epochline.kafka.admin import EpochlineAdmin, check_versions, detect_refusals, new_admin, shorten_log
 from epochline.kafka.agreement import disagreement
@@ -131,13 +131,18 @@ class KafkaOffsets:
         return {}
 
     def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
+        found = {}
         with self._client() as call:
-            return {
-                (planned.tp.topic, planned.tp.partition): topics.log_gaps(
-                    KafkaPartition(planned.tp.topic, planned.tp.partition), planned.range, call
-                )
-                for planned in ranges
-            }
+            for planned in ranges:
+                key = KafkaPartition(planned.tp.topic, planned.tp.partition)
+                try:
+                    found[key.topic, key.partition] = topics.log_gaps(key, planned.range, call)
+                except OffsetOutOfRangeError as error:
+                    raise RecordsGoneError(
+                        f"Kafka deleted offsets of {planned} after they were read, so nobody can say whether those"
+                        " without a record were markers. Nothing was sealed. The next plan says what is lost."
+                    ) from error
+        return found
 
     def transactions(self, topic: str, partition: int, wanted: OffsetRange) -> Sequence[tuple[OffsetRange, int]]:
         """The offsets of a range that committed transactions wrote, joined by their producer, whose id follows."""
