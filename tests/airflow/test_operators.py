@@ -395,7 +395,10 @@ def test_the_next_run_goes_on_after_a_run_that_was_deleted_at_each_step(
         else:
             # Airflow refuses to delete a run that is running.
             scheduler.call("PATCH", path, {"state": "failed"})
-            eventually("it has failed", lambda one=one: scheduler.state(one.pipeline, one.run) == "failed")  # type: ignore[misc]
+            if one.step == "abort_epoch":  # which is left to work, as a teardown
+                one.let_go()
+            # Green, where only its commit is done.
+            scheduler.wait(one.pipeline, one.run)
             scheduler.call("DELETE", path)
     recovery.last_fault()
     forgive.touch()
