@@ -58,7 +58,7 @@ FAULTS = {
     "F58": "of three Kafka nodes: kill -9 of a leader, coordinator or controller; one stands still; an unclean election"
     " loses a tail; a rolling restart",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
-    "F61": "Airflow loses its API server, XCom or a run; many runs at once",
+    "F61": "Airflow loses XCom, or a run whose id is used again",
 }
 
 PARTLY = {
