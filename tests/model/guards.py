@@ -201,13 +201,13 @@ TOPIC_MUTANTS = (
     Mutant(
         name="the marker is asked before the fence",
         where="epochline.sinks.topic:TopicSink.commit", world="one run that publishes, and a retry", breaks="INV-5",
-        old="            sender.fence()\n            if self._is_there(committable):\n",
-        new="            there = self._is_there(committable)\n            sender.fence()\n            if there:\n",
+        old="            sender.fence()\n            if self._is_there(committable, sender.mark_end()):\n",
+        new="            there = self._is_there(committable, -1)\n            sender.fence()\n            if there:\n",
     ),
     Mutant(
         name="the marker is not asked",
         where="epochline.sinks.topic:TopicSink.commit", world="one run that publishes, and a retry", breaks="INV-5",
-        old="if self._is_there(committable):", new="if False:",
+        old="if self._is_there(committable, sender.mark_end()):", new="if False:",
     ),
     Mutant(
         name="the marker is committed in a transaction of its own",

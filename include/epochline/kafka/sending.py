@@ -83,6 +83,7 @@ class TransactionalSender:
             self._producer.begin_transaction()
         queue = RecordQueue(self._producer, self._reports, doing, time.monotonic() + self._timeout)
         try:
+            failpoint("topic.end_record")
             queue.put(CONTROL_TOPIC, Outgoing(key=_END_KEY, value=b""), 0)
             queue.settle()
         finally:
