@@ -62,8 +62,6 @@ FAULTS = {
     "F60": "the folder of a file sink is moved, not mounted, or an older copy of itself",
     "F61": "Airflow loses its API server, XCom or a run; many runs at once",
     "F62": "bytes rot: in a staged row, a file, a manifest, state, or a count of the ledger",
-    " loses a tail; a rolling restart",
-    "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
 PARTLY = {
