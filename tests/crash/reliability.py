@@ -160,13 +160,13 @@ _OLDER = "†"
 _HEAD = """\
 # Reliability
 
-This page lists every fault that a test makes on purpose, and the longest time until the pipeline was whole again.
+This page lists every fault that a test makes, and the longest time until the pipeline was whole again.
 `make reliability` writes it.
 [The data](data/reliability.tsv) have each test with its outcome, recovery, date and commit.
 † marks a row whose code changed since a run; `make stale` sets the marks.
 
-Real processes and servers fail, and nobody repairs anything by hand.
-Afterwards each record that was produced is in the target once, the ranges of offsets follow one another without a gap,
+Real processes and servers fail, and nobody repairs anything.
+Afterwards each produced record is in the target once, the ranges of offsets follow one another without a gap,
 target, manifest and parts have the same counts per epoch, and no staging table, open transaction or unfinished epoch is
 left.
 
