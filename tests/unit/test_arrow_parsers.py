@@ -466,6 +466,8 @@ def patterns(draw: st.DrawFn) -> str:
 
 
 @settings(max_examples=400, deadline=None)
+@example("(?P<g>a*?(a)*?)*|a", ["aa"])  # without the unnamed group RE2 finds another g
+@example("(?P<unnamed0>a)(b)", ["ab"])
 @given(patterns(), st.lists(st.text("aA1 \n(\\αé", max_size=6), max_size=6))
 def test_one_engine_decides_match_and_groups(pattern: str, texts: list[str]) -> None:
     """A group that took no part is NULL and an empty one is empty, in RE2's syntax (field f06)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from epochline.declare.columns import INTEGERS, ColumnType
@@ -31,12 +32,18 @@ def named_groups(pattern: str) -> tuple[str, ...]:
 
 
 def whole_match(pattern: str) -> str:
-    r"""The pattern that matches a whole text, without unnamed groups, which Arrow refuses; closes an open ``\Q``."""
+    r"""The pattern that matches a whole text, with a name for each unnamed group; closes an open ``\Q``.
+
+    Arrow refuses unnamed groups. If they did not capture, RE2 might give a named one other text.
+    """
+    prefix, number = "unnamed", count()
+    while any(name.startswith(prefix) for name in named_groups(pattern)):
+        prefix += "_"
 
     def written(part: re.Match[str]) -> str:
         if part["quoted"] is not None:
             return rf"\Q{part['quoted']}\E"
-        return "(?:" if part[0] == "(" else part[0]
+        return f"(?P<{prefix}{next(number)}>" if part[0] == "(" else part[0]
 
     return rf"\A(?:{_PART.sub(written, pattern)})\z"
 

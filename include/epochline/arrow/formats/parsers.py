@@ -86,7 +86,8 @@ class _RegexParser:
         unmatched = pc.and_(matches.is_null(), values.array.is_valid())
         for row in pc.indices_nonzero(unmatched).to_pylist():
             problems[row] = "the value does not match the pattern"
-        groups = self._absent_groups(values.array, _fields(matches))
+        found = _fields(matches)
+        groups = self._absent_groups(values.array, {name: found[name] for name in self._kinds})
         return cast_batch(self._kinds, [groups[name] for name in self._kinds], problems)
 
     def _absent_groups(self, values: pa.Array, groups: dict[str, pa.Array]) -> dict[str, pa.Array]:
