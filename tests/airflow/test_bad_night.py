@@ -176,6 +176,7 @@ def waits_for_its_next_try(scheduler: Scheduler, dag: str, run: str, task: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.fault("F61")
 @pytest.mark.parametrize("places", [BEFORE, AFTER], ids=["before", "after"])
 def test_an_api_server_of_airflow_that_is_away_for_a_minute_at_each_step_ends_no_epoch(
     scheduler: Scheduler, recovery: Recovery, forgive: Path, places: dict[str, str]

@@ -116,6 +116,7 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
 
 
 @pytest.mark.slow
+@pytest.mark.fault("F61")
 def test_more_runs_at_once_than_airflow_has_workers_all_succeed(scheduler: Scheduler, recovery: Recovery) -> None:
     """F61, U3: max_active_runs raised by hand, and Airflow's default for a backfill: ten runs at once, eight workers."""
     scheduler.prepare("crowded", {})
