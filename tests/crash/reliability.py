@@ -148,7 +148,7 @@ def rendered(results: Iterable[Result]) -> str:
         some = by_fault[fault]
         longest = max((result.recovery for result in some if result.recovery is not None), default=None)
         recovery = "" if longest is None else f"{longest:.1f}"
-        oldest = min(some, key=lambda result: result.date)
+        oldest = min(some, key=lambda result: (result.date, result.test))
         mark = _OLDER if any(result.older for result in some) else ""
         lines.append(f"| {fault} | {what} | {recovery} | {oldest.date} `{oldest.commit}`{mark} |")
     lines += ["", "## What is not made here", ""]
