@@ -4,7 +4,7 @@ import ast
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,8 @@ from epochline.local import postgres
 from epochline.local.stack import Stack
 from epochline.operations import tidy
 from epochline.protocol.epoch import EpochState
+from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.staging import StagingTicket
 from tests.checker import recover
 from tests.conftest import throw_away
 from tests.crash.conftest import NewLine
@@ -157,6 +159,17 @@ def begun(clock: Clock, new_line: NewLine) -> Line:
     return line
 
 
+def living(line: Line) -> tuple[StagingTicket, Sequence[PlannedRange]]:
+    """The attempt of the unfinished epoch, and its ranges."""
+    with line.ledger.transaction() as tx:
+        epoch = tx.epochs.unfinished(line.name)
+        assert epoch is not None
+        attempt = tx.attempts.live(epoch)
+        assert attempt is not None
+        ticket = tx.attempts.ticket(attempt, tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch))
+        return ticket, tx.epochs.ranges(epoch)
+
+
 JUMPS = pytest.mark.parametrize("by", ["+3h", "-3h", "+400d", "-400d"])
 
 
@@ -165,13 +178,7 @@ JUMPS = pytest.mark.parametrize("by", ["+3h", "-3h", "+400d", "-400d"])
 @JUMPS
 def test_a_jump_of_the_databases_clock_ends_no_living_attempt(begun: Line, clock: Clock, by: str) -> None:
     """INV-4, I5: the janitor looks at the moment of the jump, before the lease is renewed, and once more."""
-    with begun.ledger.transaction() as tx:
-        epoch = tx.epochs.unfinished(begun.name)
-        assert epoch is not None
-        ticket = tx.attempts.ticket(
-            tx.attempts.live(epoch), tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch)  # type: ignore[arg-type]
-        )  # fmt: skip
-        ranges = tx.epochs.ranges(epoch)
+    ticket, ranges = living(begun)
     since = time.monotonic()
     clock.jump(by)
 
@@ -199,12 +206,7 @@ def test_an_attempt_that_a_jump_of_the_databases_clock_gives_up_writes_nothing_t
     begun: Line, clock: Clock, who: str
 ) -> None:
     """INV-4: silent for longer than the second look, or met by another run at once, it is fenced and its range read again."""
-    with begun.ledger.transaction() as tx:
-        epoch = tx.epochs.unfinished(begun.name)
-        assert epoch is not None
-        ticket = tx.attempts.ticket(
-            tx.attempts.live(epoch), tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch)  # type: ignore[arg-type]
-        )  # fmt: skip
+    ticket, _ = living(begun)
     since = time.monotonic()
     clock.jump("+3h")
 

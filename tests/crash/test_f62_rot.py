@@ -15,6 +15,7 @@ from epochline import Files, Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import LedgerError, SavepointFileError, SinkError, StagingLostError, StateError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.savepoint_file import check_rows, read_description
+from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import stored_heads
 from epochline.sinks.file_manifest import ManifestEntry
 from tests.crash.reliability import Recovery
@@ -94,6 +95,13 @@ def test_a_staged_row_that_changes_after_the_seal_is_found_by_the_commit_and_its
     ]
 
 
+def read_again(line: InProcess, run: Run) -> None:
+    """The next try of the run stages its range again, and commits it."""
+    planned = line.plan(run)
+    line.staged_and_sealed(planned, run)
+    line.commit(planned)
+
+
 @pytest.mark.fault("F62")
 def test_a_quarantined_record_that_changes_after_the_seal_is_found_too(postgres_dsn: str, recovery: Recovery) -> None:
     """INV-9: it would be requeued as another record."""
@@ -104,9 +112,7 @@ def test_a_quarantined_record_that_changes_after_the_seal_is_found_too(postgres_
     with pytest.raises(StagingLostError, match="_quarantine, but its staging table holds other values"):
         line.commit(planned)
 
-    planned = line.plan(run)
-    line.staged_and_sealed(planned, run)
-    line.commit(planned)
+    read_again(line, run)
     recovery.took()
     assert line.sql("SELECT convert_from(value, 'UTF8') FROM epochline.quarantine") == [("no JSON",)]
 
@@ -150,9 +156,7 @@ def test_a_bit_that_flips_on_the_disk_under_a_staged_row_is_found_by_the_commit(
     with pytest.raises(StagingLostError, match="its staging table holds other values"):
         line.commit(planned)
 
-    planned = line.plan(run)
-    line.staged_and_sealed(planned, run)
-    line.commit(planned)
+    read_again(line, run)
     recovery.took()
     assert line.sql("SELECT name FROM t ORDER BY n") == [(f"straße {n}",) for n in range(3)]
 

@@ -3,6 +3,8 @@
 import random
 from dataclasses import dataclass
 
+from tests.soak.faults import drawn
+
 WEIGHTS = {
     # Of three Kafka nodes
     "node killed": 4, "node frozen": 3, "controller killed": 2, "leader killed": 3,
@@ -34,12 +36,8 @@ def schedule(seed: int, seconds: float) -> list[Fault]:
     comes once.
     """
     chance = random.Random(seed)
-    first = chance.sample(list(WEIGHTS), len(WEIGHTS))
     most = min(30.0, seconds / len(WEIGHTS) * 1.15)
-    faults: list[Fault] = []
-    at = chance.uniform(most / 3, most)
-    while at < seconds * 0.9:
-        kind = first.pop() if first else chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        faults.append(Fault(at=at, kind=kind, victim=chance.randrange(1000), seconds=chance.uniform(1.0, 25.0)))
-        at += chance.uniform(most / 3, most)
-    return faults
+    return [
+        Fault(at=at, kind=kind, victim=chance.randrange(1000), seconds=chance.uniform(1.0, 25.0))
+        for at, kind in drawn(chance, WEIGHTS, seconds, (most / 3, most))
+    ]

@@ -3,10 +3,10 @@
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from tests.nemesis.run import DRAIN_SECONDS, Result
+from tests.nemesis.run import Result
+from tests.soak.report import DRAIN_SECONDS, table
 
 
 def enough(result: Result) -> list[str]:
@@ -28,11 +28,6 @@ def enough(result: Result) -> list[str]:
     return missed + [f"only {number} {what}" for number, few, what in seen if number < few]
 
 
-def _table(header: str, rows: Iterable[Iterable[object]]) -> list[str]:
-    ruler = "|" + "---|" * (header.count("|") + 1)
-    return [f"| {header} |", ruler, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
-
-
 def tables(result: Result) -> str:
     """Each kind of fault and each sink."""
     planned = Counter(fault.kind for fault in result.planned)
@@ -46,7 +41,7 @@ def tables(result: Result) -> str:
         faults.append((kind, planned[kind], struck[kind], *met, median, longest))
     sinks = [(one.name, one.rows, one.lost, one.doubled, one.strange) for one in result.sinks]
     header = "fault | planned | struck | plan | stage | commit | no epoch | next commit after, median | longest"
-    return "\n".join([*_table(header, faults), *_table("sink | rows | lost | doubled | strange", sinks)])
+    return "\n".join([*table(header, faults), *table("sink | rows | lost | doubled | strange", sinks)])
 
 
 def summary(result: Result) -> str:

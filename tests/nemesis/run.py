@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import zip_longest
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.chains import chain_breaks
@@ -19,14 +17,13 @@ from tests.nemesis.faults import Fault, schedule
 from tests.nemesis.kafka_tools import consuming, producing
 from tests.nemesis.strikes import Nemesis, Strike
 from tests.nemesis.world import World
+from tests.soak.faults import recoveries
+from tests.soak.report import DRAIN_SECONDS
 from tests.soak.watch import LEFT_OVER
 from tests.waiting import idle_seconds
 
 MOST_BETWEEN_COMMITS = 5
 """So many faults strike between two commits at most; then the nemesis waits for a commit."""
-
-DRAIN_SECONDS = 180.0
-"""Flink's bar for a job to be healthy again after the last fault (I7)."""
 
 _SNAPSHOT = """
 SELECT (SELECT coalesce(sum(until_offset - start_offset), 0) FROM epochline.committed_range WHERE pipeline = %s),
@@ -140,17 +137,17 @@ def _break(world: World, result: Result) -> None:
 
 
 def _drain(world: World, result: Result, shown: Path, expected: int) -> float | None:
-    """Seconds until all is committed and shown, and nothing is left over, without help.
+    """Seconds from the last fault until all is committed and shown, and nothing is left over, without help.
 
     None if the machine stands idle for DRAIN_SECONDS before that.
     """
-    begun, idle = time.monotonic(), idle_seconds()
+    idle = idle_seconds()
     while idle_seconds() - idle < DRAIN_SECONDS:
         committed = sum(records or 0 for _, records in world.query(_COMMITS, NAME))
         if committed >= expected and _lines_of(shown) >= expected:
             result.left = [left for (left,) in world.query(LEFT_OVER)]
             if not result.left:
-                return time.monotonic() - begun
+                return (datetime.now(UTC) - result.strikes[-1].over_at).total_seconds() if result.strikes else 0.0
         time.sleep(1)
     return None
 
@@ -164,17 +161,9 @@ def _count(world: World, result: Result) -> None:
     commits = world.query(_COMMITS, NAME)
     result.epochs = sum(bool(records) for _, records in commits)
     [(result.fenced, result.attempts)] = world.query(_ATTEMPTS)
-    for kind, after in _recoveries(result.strikes, [at for at, _ in commits]):
-        result.recovery[kind].append(after)
+    for strike, after in recoveries(result.strikes, [at for at, _ in commits]):
+        result.recovery[strike.kind].append(after)
     links: defaultdict[int, list[tuple[int | None, int]]] = defaultdict(list)
     for partition, start, until in world.query(_CHAIN, NAME):
         links[partition].append((start, until))
     result.wrong += [f"partition {one}: {found}" for one, some in links.items() for found in chain_breaks(some)]
-
-
-def _recoveries(strikes: Sequence[Strike], commits: Sequence[datetime]) -> Iterator[tuple[str, float]]:
-    """Per fault the seconds to the next commit; of several before that commit, the last counts (I7)."""
-    for strike, following in zip_longest(strikes, strikes[1:]):
-        after = next((at for at in commits if at >= strike.over_at), None)
-        if after is not None and (following is None or following.over_at > after):
-            yield strike.kind, (after - strike.over_at).total_seconds()

@@ -32,7 +32,8 @@ def enough(result: Result) -> list[str]:
     return missed + [f"only {number} {what}" for number, least, what in seen if number < least]
 
 
-def _table(header: str, rows: Iterable[Iterable[object]]) -> list[str]:
+def table(header: str, rows: Iterable[Iterable[object]]) -> list[str]:
+    """The lines of a table in Markdown."""
     ruler = "|" + "---|" * (header.count("|") + 1)
     return [f"| {header} |", ruler, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
 
@@ -51,14 +52,14 @@ def tables(result: Result) -> str:
     of_pipelines = [(name, count, result.records[name]) for name, count in result.epochs.items()]
     return "\n".join(
         [
-            *_table(
+            *table(
                 "fault | planned | met nothing | struck | hit an epoch at work | next commit after, median | longest",
                 faults,
             ),
-            *_table("phase | faults that hit it", sorted(phases.items())),
-            *_table("pipeline | epochs with records | records", of_pipelines),
-            *_table(f"table | {compared}", [astuple(one)[:5] for one in result.tables]),
-            *_table(
+            *table("phase | faults that hit it", sorted(phases.items())),
+            *table("pipeline | epochs with records | records", of_pipelines),
+            *table(f"table | {compared}", [astuple(one)[:5] for one in result.tables]),
+            *table(
                 f"topic | {compared} | keys out of order | seen by read_uncommitted alone", map(astuple, result.topics)
             ),
         ]

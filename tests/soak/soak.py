@@ -4,11 +4,8 @@ import multiprocessing
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import zip_longest
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.databases import query
 from tests.integration.kafka_topics import admin_of, make_topic
 from tests.ports import choose_ports
-from tests.soak.faults import Fault, schedule
+from tests.soak.faults import Fault, recoveries, schedule
 from tests.soak.nemesis import Hit, Nemesis
 from tests.soak.pipelines import PARTITIONS, PIPELINES, declared, topic_of
 from tests.soak.report import DRAIN_SECONDS
@@ -195,8 +192,9 @@ class Soak:
             result.topics.append(topics.compare(topic_of(name), log_of(bootstrap, name)))
             asked = "SELECT committed_at FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED' ORDER BY 1"
             commits = [at for (at,) in self._ask(asked, name)]
-            for kind, after in _recoveries([hit for hit in result.hits if hit.hurts(name)], commits, name):
-                result.recovery[kind].append(after)
+            for hit, after in recoveries([hit for hit in result.hits if hit.hurts(name)], commits):
+                if hit.pipeline in (name, "all"):
+                    result.recovery[hit.kind].append(after)
         [(result.aborted,)] = self._ask("SELECT coalesce(sum(aborts), 0)::int FROM epochline.epochs")
         [(result.fenced, result.attempts)] = self._ask(
             "SELECT count(*) FILTER (WHERE state IN ('FENCED', 'FAILED')), count(*) FROM epochline.attempts"
@@ -204,13 +202,3 @@ class Soak:
 
     def _ask(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         return query(self._stack.postgres.dsn(), text, *values)
-
-
-def _recoveries(hits: list[Hit], commits: list[datetime], pipeline: str) -> Iterator[tuple[str, float]]:
-    """Per fault the seconds to the pipeline's next commit; of several before that commit, the last counts (I7)."""
-    ordered = sorted(hits, key=lambda hit: hit.over_at)
-    for hit, following in zip_longest(ordered, ordered[1:]):
-        after = next((at for at in commits if at >= hit.over_at), None)
-        met_another = following is not None and (after is None or following.over_at < after)
-        if after is not None and not met_another and hit.pipeline in (pipeline, "all"):
-            yield hit.kind, (after - hit.over_at).total_seconds()

@@ -37,7 +37,7 @@ _RESUMED = {
 #   ask group and sinks which epoch they show; the ledger does not know it: pause the pipeline, fail
 #   drop the staging that nothing needs
 #   repeat:
-#     own was undone by a restore:                 it is none
+#     own was undone by a restore:                 forget it
 #     own is COMMITTED, PRE_COMMITTED or PLANNED:  go on with it
 #     there is no other:                           the run plans; an ABORTED own epoch is tried again
 #     other is PRE_COMMITTED and awaits approval:  fail, naming who decides

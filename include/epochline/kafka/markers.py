@@ -111,7 +111,7 @@ def _messages(
 ) -> Generator[Message, None, None]:
     """Yields records, and at each end of the control topic a message whose error is ``_PARTITION_EOF``.
 
-    An end up to ``least`` is none: its leader is asked no more. Ends if the topic does not exist. Raises
+    An end up to ``least`` does not count: its leader is asked no more. Ends if the topic does not exist. Raises
     `SinkUnavailableError` with the message ``late`` at the deadline.
     """
     reports, doing = Reports(settings), f"reading {CONTROL_TOPIC}"
