@@ -19,14 +19,22 @@ WEIGHTS = {
 """How often each kind comes, against the others."""
 
 
+AT_WORK = 0.75
+"""The share of the faults that wait for an epoch at work."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault: seconds after the start, what, on which of several victims (by number), and for how many seconds."""
+    """One fault: seconds after the start, what, on which of several victims (by number), and for how many seconds.
+
+    ``at_work``: it waits until an epoch is at work.
+    """
 
     at: float
     kind: str
     victim: int
     seconds: float
+    at_work: bool
 
 
 def schedule(seed: int, seconds: float) -> list[Fault]:
@@ -38,6 +46,9 @@ def schedule(seed: int, seconds: float) -> list[Fault]:
     chance = random.Random(seed)
     most = min(30.0, seconds / len(WEIGHTS) * 1.15)
     return [
-        Fault(at=at, kind=kind, victim=chance.randrange(1000), seconds=chance.uniform(1.0, 25.0))
+        Fault(
+            at=at, kind=kind, victim=chance.randrange(1000), seconds=chance.uniform(1.0, 25.0),
+            at_work=chance.random() < AT_WORK,
+        )
         for at, kind in drawn(chance, WEIGHTS, seconds, (most / 3, most))
-    ]
+    ]  # fmt: skip

@@ -24,6 +24,8 @@ from tests.waiting import idle_seconds
 
 MOST_BETWEEN_COMMITS = 5
 """So many faults strike between two commits at most; then the nemesis waits for a commit."""
+PATIENCE_SECONDS = 20.0
+"""So long a fault waits for an epoch at work."""
 
 _SNAPSHOT = """
 SELECT (SELECT coalesce(sum(until_offset - start_offset), 0) FROM epochline.committed_range WHERE pipeline = %s),
@@ -71,7 +73,9 @@ class Watch(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        while not self._over.wait(2):
+        took = 0.0
+        while not self._over.wait(max(2.0, 5 * took)):  # It counts millions of rows, and is not what is measured.
+            begun = time.monotonic()
             for committed, rows, of_state, unfinished in self._world.query(_SNAPSHOT, NAME, NAME):
                 self._result.snapshots += 1
                 if not committed == rows == of_state or unfinished > 1:
@@ -79,6 +83,7 @@ class Watch(threading.Thread):
                         f"{committed} offsets are committed, {rows} rows visible, {of_state} records in the state,"
                         f" {unfinished} epochs unfinished"
                     )
+            took = time.monotonic() - begun
 
 
 def attack(home: Path, *, seed: int, seconds: float, records: int) -> Result:
@@ -119,8 +124,11 @@ def _break(world: World, result: Result) -> None:
         since = result.strikes[-MOST_BETWEEN_COMMITS].over_at
         return not any(at > since for at, _ in world.query(_COMMITS, NAME))
 
+    def waits(fault: Fault) -> bool:
+        return fault.at_work and passed() < fault.at + PATIENCE_SECONDS and world.phase() is None
+
     for fault in result.planned:
-        while passed() < fault.at or recovers():
+        while passed() < fault.at or recovers() or waits(fault):
             nemesis.mend()
             time.sleep(0.1)
         if passed() > result.seconds:
