@@ -84,6 +84,21 @@ class RecordSource:
         return self.spark.range(0, reader.tasks, 1, max(1, reader.tasks)).mapInArrow(of_this_version(run), schema)
 
 
+def map_batches(frame: DataFrame | RecordSource, function: BatchFunction, schema: str | StructType) -> DataFrame:
+    """A DataFrame of what a function makes of the batches of a frame, whatever the names of its columns are.
+
+    PySpark's own `mapInArrow` takes a dot in a name for the way to a field, and refuses a backtick.
+    """
+    if isinstance(frame, RecordSource):
+        return frame.mapInArrow(function, schema)
+    names = frame.columns
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(batch.rename_columns(names) for batch in batches)
+
+    return frame.toDF(*map(str, range(len(names)))).mapInArrow(of_this_version(run), schema)
+
+
 class ReadingSession(Protocol):
     """A source that a task has opened."""
 

@@ -32,9 +32,9 @@ from epochline.protocol.sink import PartWriter
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.sinks import external_sink
 from epochline.spark.copying import CopyThread
-from epochline.spark.functions import ShippedFunctions, of_this_version
+from epochline.spark.functions import ShippedFunctions
 from epochline.spark.refusals import RefusalSearch
-from epochline.spark.source import RecordSource, require_whole_input
+from epochline.spark.source import RecordSource, map_batches, require_whole_input
 from epochline.spark.transaction import PartTransaction, RowRefusedError
 
 _MESSAGE = pa.schema([("message", pa.string())])
@@ -179,7 +179,7 @@ def stage(writes: Sequence[tuple[DataFrame | RecordSource, StagingWriter]]) -> N
     """
     frames = [
         # The writer travels in the pickled function, so that no option, plan or log shows the DSN.
-        frame.mapInArrow(of_this_version(writer.run), from_arrow_schema(_MESSAGE))
+        map_batches(frame, writer.run, from_arrow_schema(_MESSAGE))
         for frame, writer in writes
     ]
     failpoint("job.stage")

@@ -21,8 +21,8 @@ from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.functions import of_this_version
 from epochline.spark.part_rows import quoted, spark_schema, table_of
+from epochline.spark.source import map_batches
 
 if TYPE_CHECKING:
     from epochline.declare.state import StateTable
@@ -59,7 +59,7 @@ class StateReader:
         """The rows of the table that a method of this reader gives for the batches of a frame."""
         schema = from_arrow_schema(self.schema)
         if self.here is None:
-            return frame.mapInArrow(of_this_version(read), schema)
+            return map_batches(frame, read, schema)
         found = table_of(list(read(iter(frame.toArrow().to_batches()))), self.schema)
         return frame.sparkSession.createDataFrame(found, schema)
 

@@ -79,6 +79,24 @@ def test_what_a_transform_returns_is_stored_exactly_or_refused_by_its_column(
     assert servers.database.query("SELECT n::text FROM t") == ([] if expected is None else [(expected,)])
 
 
+def test_columns_of_any_name_go_through_a_transform(servers: Servers, importable: Importable) -> None:
+    """SEC-1, through Spark, which takes a dot for the way to a field."""
+    columns = {"who.is": "text", "a`b": "integer", 'c"d': "integer"}
+
+    def as_it_is(parsed: DataFrame) -> DataFrame:
+        return parsed
+
+    line = Runs(servers, servers.unchecked(
+        servers.topic({0: [json.dumps(dict(zip(columns, ("x", 1, 2), strict=True))).encode()]}), parse=Json(columns=columns),
+        transform=importable(as_it_is),
+        sinks=[PostgresTable(table="t", mode="upsert", key="who.is", order_by="a`b", columns=columns)],
+    ))  # fmt: skip
+
+    line.epoch()
+
+    assert servers.database.query('SELECT "who.is", "a`b", "c""d" FROM t') == [("x", 1, 2)]
+
+
 def begun(servers: Servers, records: Records, function: str) -> StagingTicket:
     topic, raw = servers.topic(records), {"who": "text", "n": "bigint"}
     sinks = [

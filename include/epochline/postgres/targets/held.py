@@ -6,7 +6,7 @@ from psycopg2 import sql
 
 from epochline.ports import Held
 from epochline.postgres.queries.statements import Connection, compose, joined, query
-from epochline.postgres.targets.catalog import find_target
+from epochline.postgres.targets.columns import columns_of
 
 _SENT = {"real": "float4send", "double precision": "float8send"}
 """Functions that give the bytes of values of which PostgreSQL calls different ones equal: 0.0 and -0.0."""
@@ -24,10 +24,10 @@ def held(connection: Connection, table: str) -> Held | None:
 
     The digest is the sum of a 64-bit hash per row: hashing texts of whole rows would take five times as long.
     """
-    target = find_target(connection, f"epochline_staging.{table}")
-    if target is None:
+    columns = columns_of(connection, f"epochline_staging.{table}")
+    if not columns:
         return None
-    values = joined(_hashed(name, re.sub(r"\(.*\)", "", column.kind)) for name, column in target.columns.items())
+    values = joined(_hashed(name, re.sub(r"\(.*\)", "", column.kind)) for name, column in columns.items())
     statement = (
         "SELECT count(*), coalesce(sum(hash_record_extended(ROW({values}), 0)), 0) FROM epochline_staging.{table}"
     )

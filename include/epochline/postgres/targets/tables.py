@@ -29,6 +29,7 @@ from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application, kept_order, order_of, remembers_deleted
 from epochline.postgres.targets.catalog import find_target, refused_by_publication
 from epochline.postgres.targets.claims import missing_rows, refuse_lost, remember
+from epochline.postgres.targets.columns import columns_of
 from epochline.postgres.targets.fit import check_existing, compare, filled_columns, table_definition
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
 from epochline.postgres.targets.held import held
@@ -184,7 +185,7 @@ class PostgresTargets(InTransaction):
         return int(self._run("free_connections").scalar_one())
 
     def count(self, staged: StagedTable) -> int | None:
-        if find_target(self._connection, f"epochline_staging.{staged.table}") is None:
+        if not columns_of(self._connection, f"epochline_staging.{staged.table}"):
             return None
         [(rows,)] = query(self._connection, "SELECT count(*) FROM epochline_staging.{table}", table=staged.table)
         return int(rows)
