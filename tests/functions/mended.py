@@ -1,6 +1,7 @@
-"""A parse that takes fewer records until somebody mends it: of a number, a key and a text, or a list of texts."""
+"""A parse that takes fewer records until somebody mends it: of a number, a key, a text or a list of texts, and a time."""
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
@@ -9,6 +10,10 @@ MENDED = False
 
 def key_of(number: int) -> str:
     return f"k{number % 4}"
+
+
+def time_of(number: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(seconds=number)
 
 
 def elements(text: str) -> list[str]:
@@ -28,7 +33,7 @@ def parse(batch: pa.RecordBatch, *, lists: bool = False) -> pa.RecordBatch:
     values = pa.array(given, pa.list_(pa.string()) if lists else pa.string())
     columns = {
         "k": pa.array(map(key_of, numbers), pa.string()), "n": pa.array(numbers, pa.int64()), "value": values,
-        "_error": pa.array(errors, pa.string()),
+        "at": pa.array(map(time_of, numbers), pa.timestamp("us", "UTC")), "_error": pa.array(errors, pa.string()),
     }  # fmt: skip
     return pa.RecordBatch.from_pydict(columns)
 

@@ -13,11 +13,15 @@ from tests.integration.bench import bench
 from tests.integration.issuer import AUDIENCE, Issuer, issuing
 from tests.integration.kafka_topics import Topic
 from tests.integration.logins import as_superuser, login, reader
+from tests.integration.machine_world import machine_servers
 from tests.integration.people import Patch, call, fed, people_topic, planned
 from tests.integration.secure_kafka import SecureKafka, with_tokens
+from tests.integration.spark_session import event_log, spark
 from tests.integration.stores import S3, Hdfs, Store, started
 
-__all__ = ["as_superuser", "bench", "call", "fed", "login", "people_topic", "planned", "reader"]
+__all__ = [
+    "as_superuser", "bench", "call", "event_log", "fed", "login", "machine_servers", "people_topic", "planned", "reader", "spark",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

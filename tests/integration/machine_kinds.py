@@ -1,7 +1,7 @@
 """The kinds of pipeline that made-up histories have, two by two; and a simple model of what each must hold.
 
 A record is a word for its kind and a number, which no other record has: "value 7", "bad 8" (until the parse is mended),
-"gone 9" (without a value). Its number chooses its key and orders it.
+"gone 9" (without a value). Its number chooses its key, orders it and is its time.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any
 
 import mended
-from epochline import Json, PostgresTable
+from epochline import EventTime, Json, PostgresTable, Tumbling, Windowed
 
 COLUMNS = {"k": "text", "n": "bigint", "value": "text"}
+RECORD = {**COLUMNS, "at": "timestamptz"}
 SUMS = {"k": "text", "n": "bigint"}
+WINDOWS = {"k": "text", "window_start": "timestamptz", "window_end": "timestamptz", "n": "bigint", "records": "bigint"}
+WIDTH = 8
+"""Seconds of a window."""
 
 Row = tuple[Any, ...]
 
@@ -29,7 +34,7 @@ class Kind:
     mode: str = "append"
     parser: str = "function"
     tombstone: str = "row"
-    """What a record without a value does: it is a row, or to an upsert target what ``tombstone`` says."""
+    """What a record without a value does: it is a row, or to an upsert target what ``tombstone`` says. A window takes none but from a function."""
     explode: bool = False
     files: bool = False
     before_images: int = 9
@@ -39,16 +44,18 @@ class Kind:
 
     @property
     def possible(self) -> bool:
-        lists = not self.explode or self.parser == "function"
-        tombstone = (self.tombstone == "row") == (self.mode != "upsert")
-        images = self.before_images == 9 or self.mode != "append"
-        # To restore there has to be a savepoint; a folder takes nothing back.
+        tombstones: Mapping[str, Sequence[str]] = {
+            "upsert": ("delete", "ignore", "quarantine"),
+            "windows": ("row" if self.parser == "function" else "quarantine",),
+        }
+        keeps_images = self.mode in ("upsert", "add", "windows")
+        # A folder takes nothing back, and no result of a window.
         return (
-            lists
-            and tombstone
-            and images
+            (not self.explode or self.parser == "function")
+            and self.tombstone in tombstones.get(self.mode, ("row",))
+            and (self.before_images == 9 or (keeps_images and not self.restore))
             and (self.savepoint or not self.restore)
-            and not (self.files and self.restore)
+            and not (self.files and (self.restore or self.mode == "windows"))
         )
 
     def __str__(self) -> str:
@@ -63,21 +70,36 @@ class Kind:
             "append": {"columns": COLUMNS},
             "upsert": {"columns": COLUMNS, "key": "k", "order_by": "n", "tombstone": self.tombstone},
             "add": {"columns": SUMS, "key": "k", "measures": "n"},
+            "replace": {"columns": COLUMNS},
+            "windows": {"columns": WINDOWS, "mode": "upsert", "key": ("k", "window_start"), "aggregated": True},
         }
-        images = {} if self.mode == "append" else {"before_images": self.before_images}
-        return PostgresTable(table="t", mode=self.mode, **of_mode[self.mode], **images)
+        images = {} if self.mode in ("append", "replace") else {"before_images": self.before_images}
+        return PostgresTable(**{"table": "t", "mode": self.mode, **of_mode[self.mode], **images})
+
+    @property
+    def held_by(self) -> str:
+        """The table that has all that was read; no window is ever forgotten."""
+        return "t_open" if self.mode == "windows" else "t"
 
     @property
     def parsing(self) -> Mapping[str, Any]:
+        windows = {}
+        if self.mode == "windows":
+            sums = {"n": "sum(n)", "records": "count(*)"}
+            time, lateness = EventTime(column="at", idle_after=timedelta(hours=1)), timedelta(days=99)
+            windows["windows"] = Windowed(
+                time=time, window=Tumbling(size=WIDTH), key="k", aggregates=sums, into="t", lateness=lateness
+            )
         if self.parser == "json":
-            return {"parse": Json(columns=COLUMNS)}
+            return {"parse": Json(columns=RECORD), **windows}
         lists = {"explode": "value"} if self.explode else {}
-        return {"parse": "mended:parse_lists" if self.explode else "mended:parse", "record": COLUMNS, **lists}
+        parse = "mended:parse_lists" if self.explode else "mended:parse"
+        return {"parse": parse, "record": RECORD, **lists, **windows}
 
     def written(self, record: str) -> tuple[bytes | None, bytes | None]:
         """Key and value of a record in Kafka."""
         what, number = record.split()
-        row = {"k": mended.key_of(int(number)), "n": int(number)}
+        row = {"k": mended.key_of(int(number)), "n": int(number), "at": mended.time_of(int(number)).isoformat()}
         if what == "gone":
             return json.dumps(row).encode(), None
         plain = self.parser == "function" or what == "bad"
@@ -97,11 +119,14 @@ class Kind:
         values = [None] if what == "gone" else mended.elements(record) if self.explode else [record]
         return [(mended.key_of(int(number)), int(number), value) for value in values]
 
-    def held(self, records: Iterable[str]) -> Counter[Row]:
-        """What the target holds after these good records, in whatever order they came."""
-        rows = [row for record in records if not self._ignored(record) for row in self.rows_of(record)]
-        if self.mode == "append":
+    def held(self, epochs: Sequence[Iterable[str]]) -> Counter[Row]:
+        """What the target holds after the good records of these epochs; modes but ``replace`` know no order of them."""
+        read = epochs[-1:] if self.mode == "replace" else epochs
+        rows = [row for one in read for record in one if not self._ignored(record) for row in self.rows_of(record)]
+        if self.mode in ("append", "replace"):
             return Counter(rows)
+        if self.mode == "windows":
+            return _windows(rows)
         if self.mode == "add":
             sums: dict[str, int] = defaultdict(int)
             for key, number, _ in rows:
@@ -118,8 +143,19 @@ class Kind:
         return self.tombstone == "ignore" and record.startswith("gone")
 
 
+def _windows(rows: Iterable[Row]) -> Counter[Row]:
+    """The sum and the number of each window's rows."""
+    numbers: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for key, number, _ in rows:
+        numbers[key, number - number % WIDTH].append(number)
+    return Counter(
+        (key, mended.time_of(start), mended.time_of(start + WIDTH), sum(some), len(some))
+        for (key, start), some in numbers.items()
+    )
+
+
 FACTORS: Mapping[str, Sequence[Any]] = {
-    "mode": ("append", "upsert", "add"), "parser": ("function", "json"),
+    "mode": ("append", "upsert", "add", "replace", "windows"), "parser": ("function", "json"),
     "tombstone": ("row", "delete", "ignore", "quarantine"), "explode": (False, True), "files": (False, True),
     "before_images": (9, 0), "requeue": (False, True), "savepoint": (False, True), "restore": (False, True),
 }  # fmt: skip

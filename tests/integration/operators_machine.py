@@ -1,6 +1,6 @@
 """Histories of what happens to a pipeline from outside, over the real use cases and a real PostgreSQL.
 
-Pipelines are of the kinds of `machine_kinds`: modes, parsers, tombstones, lists, files, two by two.
+Pipelines are of the kinds of `machine_kinds`: modes, windows, parsers, tombstones, lists, files, two by two.
 Topics are truncated and made again, databases are put back, tables change hands, operators restore and extend back.
 Tasks lose their connections, die, run at once, and write when they were fenced long ago. Some records are bad until the
 parse is mended; then operators requeue them. After every step the target holds what a simple model makes of the records
@@ -13,15 +13,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,9 @@ from epochline.errors import (
     SealRefusedError,
     TargetError,
 )
-from epochline.local.stack import Stack
 from epochline.operations import Request
-from epochline.ports import Ledger, Transaction
 from epochline.protocol.epoch import Run
-from epochline.protocol.offsets import OffsetRange, PlannedRange
-from epochline.protocol.planning import HeldLog
-from epochline.protocol.sink import Sink
+from epochline.protocol.offsets import PlannedRange
 from epochline.sinks.file_manifest import committed_files
 from tests.databases import copy_database, query
 from tests.driver import epoch_of
@@ -64,7 +61,8 @@ from tests.integration import auditing
 from tests.integration.bench import LINEAGE
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
-from tests.integration.machine_kinds import COLUMNS, KINDS, Kind, Row
+from tests.integration.machine_kinds import COLUMNS, KINDS, WINDOWS, Kind, Row
+from tests.integration.machine_world import HeldByKafka, Lossy, Servers, WithSpark
 from tests.reading import source_batch
 
 STEPS = 25
@@ -78,38 +76,20 @@ NAMED = "coalesce(convert_from(value, 'UTF8'), 'gone ' || (convert_from(key, 'UT
 REFUSALS = (EpochBusyError, PlanChangedError, EpochFencedError, EpochStateError, SealRefusedError)
 """How a step may fail of those that run at once. Anything else is a defect: nothing deadlocks."""
 
+_NOT_BACK = re.compile("only rows of mode append and add")
+"""Why older records cannot be read into a target whose rows have an order."""
+
 SEED, SHRINK = "EPOCHLINE_MACHINE_SEED", "EPOCHLINE_MACHINE_SHRINK"
 
 _numbers = itertools.count(1)
-
-
-class Lossy:
-    """A ledger whose connection breaks once at a commit; the transaction happened, or it did not."""
-
-    def __init__(self, ledger: Ledger, at: int, happened: bool) -> None:
-        self._ledger, self._left, self._happened = ledger, at, happened
-        self.broke = False
-
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        self._left -= 1
-        breaks = self._left == 0
-        self.broke |= breaks
-        with self._ledger.transaction() as tx:
-            yield tx
-            if breaks and not self._happened:
-                raise LedgerUnavailableError("the connection broke before the commit")
-        if breaks:
-            raise LedgerUnavailableError("the connection broke after the commit")
-
-    def sink(self, pipeline: Pipeline, name: str) -> Sink:
-        return self._ledger.sink(pipeline, name)
 
 
 class OperatorsMachine(RuleBasedStateMachine):
     """One table, the pipelines that write it one after the other, and everything that operators can do."""
 
     database: Callable[[], str]
+    with_spark: Callable[..., InProcess]
+    """Makes the jobs of pipelines that need Spark."""
     superuser: str = ""
     met: Counter[str] = Counter()
     """What happened in all histories: without it a history that does nothing would pass."""
@@ -185,7 +165,8 @@ class OperatorsMachine(RuleBasedStateMachine):
             sinks.append(Files(path=str(self.folder / name), columns=COLUMNS, format="json"))
         source = KafkaSource(topics=self.topic, startup=self.startup)
         pipeline = Pipeline(name=name, source=source, sinks=sinks, bad_records="quarantine", **self.kind.parsing)
-        self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
+        made = self.with_spark if self.kind.mode == "windows" else InProcess
+        self.job = made(self.dsn, pipeline, self.kafka, self._read)
         self.job.lease = LEASE
         self.job.create()
         self.savepoints = []
@@ -493,13 +474,13 @@ class OperatorsMachine(RuleBasedStateMachine):
         try:
             planned = self.job.order("extend-back", ORDER, run, to="earliest", step=step)
         except ActionRefusedError as refusal:
-            if self.kind.mode == "upsert" and "only rows of mode append and add" in str(refusal):
+            if self.kind.mode not in ("append", "add") and _NOT_BACK.search(str(refusal)):
                 self.met["extend-back refused"] += 1
                 return
             if "they are back there" in str(refusal):
                 self._go_on_to_the_end()
                 held = {value for partition in PARTITIONS for value in self.contents[partition]}
-                assert held - self._quarantined() <= set(self._standing())
+                assert held - self._quarantined() <= set(itertools.chain(*self._standing()))
                 self.met["all is back"] += 1
                 return
             raise
@@ -534,31 +515,45 @@ class OperatorsMachine(RuleBasedStateMachine):
         return {value for (value,) in self._sql(f"{aside} AND pipeline = '{self.name}'")}
 
     def _rows(self) -> Counter[Row]:
-        return Counter(self._sql(f"SELECT {', '.join(self.kind.table.columns or ())} FROM t"))
+        return Counter(self._sql(f"SELECT {', '.join(self.kind.table.columns or ())} FROM {self.kind.held_by}"))
 
     def _shown(self) -> Counter[Row]:
         paths = [path for epoch in committed_files(str(self.folder / self.name)) for path in epoch.files]
         rows = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
         return Counter(tuple(row[name] for name in COLUMNS) for row in rows)
 
-    def _standing(self) -> list[str]:
-        """The good records that the standing epochs read."""
+    def _standing(self) -> list[list[str]]:
+        """The good records that each standing epoch read."""
         standing = self._sql(
             "SELECT pipeline, epoch_id FROM epochline.epochs WHERE state = 'COMMITTED' AND undone_by IS NULL"
-            f" AND pipeline = '{self.name}'"
+            f" AND pipeline = '{self.name}' AND kind <> 'restore' ORDER BY epoch_id"
         )
-        return [record for key in standing for record in self.read_by.get(key, ())]
+        return [self.read_by.get(key, []) for key in standing]
 
     @invariant()
     def the_target_holds_what_the_standing_epochs_read(self) -> None:
         """INV-1, INV-2, I1."""
-        assert self._rows() == Counter(self.before) + self.kind.held(self._standing())
-        if self.kind.mode == "add":
-            return  # the page's checks ask each row for its epoch
+        there, expected = self._rows(), Counter(self.before) + self.kind.held(self._standing())
+        assert there == expected, (there - expected, expected - there)
+        if self.kind.mode in ("add", "windows"):
+            return  # the page's checks ask each row for its record
         found = broken(self._sql, self.name, "t")
         # Rows of before are of no epoch, as the page's checks say; and upsert tables are written in a savepoint.
         found = {said: rows for said, rows in found.items() if rows != [(None, len(self.before))]}
         assert not [said for said in found if self.kind.mode == "append" or "of upsert tables" not in said], found
+
+    @invariant()
+    def the_windows_that_ended_are_shown(self) -> None:
+        """INV-2, in the target of windows: as they are in the state."""
+        if self.kind.mode != "windows":
+            return
+        shown, opened = (Counter(self._sql(f"SELECT {', '.join(WINDOWS)} FROM {table}")) for table in ("t", "t_open"))
+        ((mark,),) = self._sql(
+            "SELECT max(watermark) FROM epochline.epochs WHERE state = 'COMMITTED' AND undone_by IS NULL"
+            f" AND pipeline = '{self.name}'"
+        )
+        assert shown == Counter(row for row in opened.elements() if mark is not None and row[2] <= mark)
+        self.met["window shown"] += bool(shown)
 
     @invariant()
     def epochs_keep_their_word(self) -> None:
@@ -602,6 +597,7 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     def _all_holds(self) -> None:
         self.the_target_holds_what_the_standing_epochs_read()
+        self.the_windows_that_ended_are_shown()
         self.epochs_keep_their_word()
         self.staging_is_accounted_for()
         self.nothing_is_there_twice()
@@ -622,7 +618,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         aside = self._quarantined()
         held = [value for partition in PARTITIONS for value in self.contents[partition][origins[partition] :]]
         held = [value for value in held if value not in aside]
-        assert set(held) <= set(self._standing())
+        assert set(held) <= set(itertools.chain(*self._standing()))
         if self.files:
             # A folder that showed a range before the parse was mended is not given it again.
             good = [row for record in held if not record.startswith("bad") for row in self.kind.rows_of(record)]
@@ -635,49 +631,21 @@ class OperatorsMachine(RuleBasedStateMachine):
         if not self._sql(f"{epochs} AND pipeline = '{self.name}'"):
             return []
         self.met["audit"] += 1
-        return auditing.audited(self.dsn, self.name, _Held(self))
+        return auditing.audited(self.dsn, self.name, HeldByKafka(self.kafka, self.kind, self.contents))
 
 
-class _Held:
-    """What the topic holds now, as an audit reads it."""
-
-    def __init__(self, machine: OperatorsMachine) -> None:
-        self._machine = machine
-
-    @contextmanager
-    def session(self) -> Iterator[_Held]:
-        yield self
-
-    def held(self, topics: Sequence[str]) -> dict[tuple[str, int], HeldLog]:
-        views = self._machine.kafka.views
-        return {
-            place: HeldLog(identity=view.tp.topic_id, start=view.log_start, end=view.last_stable)
-            for place, view in views.items()
-            if place[0] in topics
-        }
-
-    def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Any]:
-        values = [
-            self._machine.kind.written(one) for one in self._machine.contents[partition][wanted.start : wanted.until]
-        ]
-        nothing = [None] * len(values)
-        yield {
-            "offset": list(range(wanted.start, wanted.until)), "value": [value for _, value in values],
-            "key": [key for key, _ in values], "headers": nothing, "timestamp": [0] * len(values), "timestamp_type": [0] * len(values),
-        }  # fmt: skip
-
-
-def machine(stack: Stack, new_database: Callable[[], str]) -> type[OperatorsMachine]:
+def machine(servers: Servers) -> type[OperatorsMachine]:
     """The machine on these servers."""
-    made = {"database": staticmethod(new_database), "superuser": stack.postgres.superuser_dsn}
+    made = {
+        "database": staticmethod(servers.new_database), "superuser": servers.stack.postgres.superuser_dsn,
+        "with_spark": staticmethod(partial(WithSpark, spark=servers.spark)),
+    }  # fmt: skip
     return type("MachineOfOperators", (OperatorsMachine,), made)
 
 
-def made_up(
-    stack: Stack, new_database: Callable[[], str], histories: int, *, chosen_by: int | None = None
-) -> Counter[str]:
+def made_up(servers: Servers, histories: int, *, chosen_by: int | None = None) -> Counter[str]:
     """Run so many histories of `STEPS` steps, the same ones for a seed or without one; what happened in them."""
-    chosen = machine(stack, new_database)
+    chosen = machine(servers)
     try:
         run_machine(
             chosen if chosen_by is None else seed(chosen_by)(chosen),

@@ -1,17 +1,17 @@
 """Histories that `tests.integration.operators_machine` found, or that are the like of them, step by step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from epochline.errors import LedgerBehindError
-from epochline.local.stack import Stack
+from tests.integration.machine_world import Servers
 from tests.integration.operators_machine import OperatorsMachine, machine
 
 
 @pytest.fixture
-def history(stack: Stack, new_database: Callable[[], str]) -> Iterator[OperatorsMachine]:
-    one = machine(stack, new_database)()
+def history(machine_servers: Servers) -> Iterator[OperatorsMachine]:
+    one = machine(machine_servers)()
     yield one
     one.teardown()
 

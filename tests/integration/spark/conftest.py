@@ -1,10 +1,9 @@
 """Real Spark, PostgreSQL and Kafka for the Spark side."""
 
 import json
-import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,6 @@ from pyspark.sql import SparkSession
 from epochline import KafkaSource, Pipeline
 from epochline.coordinator import Plan
 from epochline.kafka.source import KafkaOffsets
-from epochline.local.spark_home import spark_home
 from epochline.operations import Done, Request
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Epoch, Run
@@ -37,32 +35,6 @@ Records = Mapping[int, Sequence[bytes | None]]
 """By partition, values of records."""
 Ranges = Mapping[tuple[str, int], tuple[int, int]]
 """By topic and partition, first offset and end."""
-
-
-@pytest.fixture(scope="session")
-def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("events")
-
-
-@pytest.fixture(scope="session")
-def spark(event_log: Path) -> Iterator[SparkSession]:
-    paths = [str(ROOT / "include"), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # workers: epochline alone, no spark_jobs
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(spark_home())
-    session = (
-        SparkSession.builder.master("local[2,3]")
-        .appName("epochline tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.eventLog.enabled", "true")
-        .config("spark.eventLog.compress", "false")
-        .config("spark.eventLog.dir", event_log.as_uri())
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 @dataclass(frozen=True)
