@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -146,8 +147,8 @@ def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader
         frame.select(*(F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in key_types))
         for frame in frames
     ]
-    keys_once = reduce(DataFrame.union, key_frames).na.drop().distinct()
-    return reader.over(keys_once, reader.read)
+    whole = reduce(and_, (F.col(quoted(name)).isNotNull() for name in reader.key))
+    return reader.over(reduce(DataFrame.union, key_frames).where(whole).distinct(), reader.read)
 
 
 def _selected(kind: ColumnType, carried: pa.DataType) -> str:

@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from epochline import PostgresTable
+from epochline import EventTime, PostgresTable, StateTable, Tumbling, Windowed
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
@@ -79,22 +80,52 @@ def test_what_a_transform_returns_is_stored_exactly_or_refused_by_its_column(
     assert servers.database.query("SELECT n::text FROM t") == ([] if expected is None else [(expected,)])
 
 
-def test_columns_of_any_name_go_through_a_transform(servers: Servers, importable: Importable) -> None:
+ANY = {"who.is": "text", "a`b": "integer", 'c"d': "integer"}
+TIMED = {**ANY, "at.t": "timestamptz"}
+
+
+def of_any_name(servers: Servers, *records: tuple[object, ...], **declared: Any) -> Runs:
+    values = [json.dumps(dict(zip(TIMED, record, strict=True))).encode() for record in records]
+    return Runs(servers, servers.unchecked(servers.topic({0: values}), parse=Json(columns=TIMED), **declared))
+
+
+def test_columns_of_any_name_go_through_a_transform_and_its_state(servers: Servers, importable: Importable) -> None:
     """SEC-1, through Spark, which takes a dot for the way to a field."""
-    columns = {"who.is": "text", "a`b": "integer", 'c"d': "integer"}
 
-    def as_it_is(parsed: DataFrame) -> DataFrame:
-        return parsed
+    def counted(parsed: DataFrame, state: Any = None) -> dict[str, DataFrame]:
+        held = state["s"].select("`who.is`", F.col("`n.n`").alias("held"))
+        more = parsed.groupBy("`who.is`").agg(F.count("*").alias("more")).join(held, "who.is", "left")
+        return {"t": parsed, "s": more.select("`who.is`", F.expr("more + coalesce(held, 0)").alias("n.n"))}
 
-    line = Runs(servers, servers.unchecked(
-        servers.topic({0: [json.dumps(dict(zip(columns, ("x", 1, 2), strict=True))).encode()]}), parse=Json(columns=columns),
-        transform=importable(as_it_is),
-        sinks=[PostgresTable(table="t", mode="upsert", key="who.is", order_by="a`b", columns=columns)],
-    ))  # fmt: skip
+    line = of_any_name(
+        servers, ("x", 1, 2, "2026-01-01T00:00:00Z"), transform=importable(counted),
+        sinks=[PostgresTable(table="t", mode="upsert", key="who.is", order_by="a`b", columns=ANY)],
+        state=[StateTable(table="s", key="who.is", columns={"who.is": "text", "n.n": "bigint"}).model_dump()],
+    )  # fmt: skip
 
-    line.epoch()
+    for _ in range(2):
+        line.epoch({0: [b'{"who.is": "x", "a`b": 3, "c\\"d": 4, "at.t": "2026-01-01T00:00:00Z"}']})
 
-    assert servers.database.query('SELECT "who.is", "a`b", "c""d" FROM t') == [("x", 1, 2)]
+    assert servers.database.query('SELECT "who.is", "a`b", "c""d" FROM t') == [("x", 3, 4)]
+    assert servers.database.query('SELECT "who.is", "n.n" FROM s') == [("x", 3)]
+
+
+def test_windows_have_keys_times_and_aggregates_of_any_name(servers: Servers) -> None:
+    """SEC-1, through Spark."""
+    columns = {"who.is": "text", "window_start": "timestamptz", "window_end": "timestamptz", "most.`": "integer"}
+    windows = Windowed(
+        time=EventTime(column="at.t"), window=Tumbling(size=10), key="who.is", aggregates={"most.`": "max(a`b)"}, into="w",
+    )  # fmt: skip
+
+    of_any_name(
+        servers, ("x", 1, 2, "2026-01-01T00:00:01Z"), ("x", 3, 2, "2026-01-01T00:00:02Z"), ("y", 1, 1, "2026-01-01T00:00:59Z"),
+        windows=windows.model_dump(mode="json"),
+        sinks=[
+            PostgresTable(table="w", mode="upsert", key=("who.is", "window_start"), aggregated=True, columns=columns)
+        ],
+    ).epoch()  # fmt: skip
+
+    assert servers.database.query('SELECT "who.is", "most.`" FROM w') == [("x", 3)]
 
 
 def begun(servers: Servers, records: Records, function: str) -> StagingTicket:
