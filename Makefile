@@ -82,7 +82,7 @@ matrix: setup ## the smoke path on both ends of each range of versions, half an 
 
 # A test that is not run keeps the line of the run that it was in, with that run's date and commit.
 reliability: setup ## make every fault of docs/reliability.md again and write what came of it
-	$(BIN)/pytest -m "fault and not long" --write-reliability docs/reliability.md $(FAST) $(REAL)
+	$(BIN)/pytest $(SHARED) -m "fault and not long" --write-reliability docs/reliability.md $(FAST) $(REAL)
 
 stale: setup ## name each measured result that is older than its code, and the command that measures it again
 	@$(BIN)/python -m tests.crash.freshness

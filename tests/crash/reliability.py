@@ -24,7 +24,7 @@ from tests.crash.matrix import FAULTS, PARTLY
 ROOT = Path(__file__).parents[2]
 BAR_SECONDS = 180.0
 """Recovery without a human within this time (I7)."""
-_PROPERTY = "recovery_seconds"
+_PROPERTY, _FAULT = "recovery_seconds", "fault"
 _WRITTEN = tuple(
     f"docs/{of}" for name in ("reliability", "semantics", "versions") for of in (f"{name}.md", f"data/{name}.tsv")
 )
@@ -91,7 +91,6 @@ class Reliability:
 
     page: Path | None
     results: dict[tuple[str, str], Result] = field(default_factory=dict)
-    faults: dict[str, set[str]] = field(default_factory=dict)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
@@ -99,7 +98,8 @@ class Reliability:
             unknown = named - set(FAULTS)
             if unknown:
                 raise pytest.UsageError(f"{item.nodeid}: no such fault: {', '.join(sorted(unknown))}")
-            self.faults[item.nodeid] = named
+            # They travel with the report: of items that others run, this process may know nothing.
+            item.user_properties += [(_FAULT, fault) for fault in sorted(named)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and not report.failed:
@@ -107,7 +107,7 @@ class Reliability:
         test = report.nodeid.partition("[")[0]
         times = [float(str(value)) for name, value in report.user_properties if name == _PROPERTY]
         seconds = max(times, default=None)
-        for fault in self.faults.get(report.nodeid, ()):
+        for fault in (str(value) for name, value in report.user_properties if name == _FAULT):
             known = self.results.get((fault, test), Result(fault, test))
             self.results[fault, test] = known.and_case(report.outcome, seconds)
 
@@ -190,7 +190,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    page = config.getoption("--write-reliability")
+    page = None if hasattr(config, "workerinput") else config.getoption("--write-reliability")
     config.pluginmanager.register(Reliability(Path(page) if page else None), "epochline-reliability")
 
 
