@@ -350,6 +350,8 @@ def test_another_scheduler_finishes_the_epoch_of_one_that_was_killed_beside_the_
 
 
 @pytest.mark.slow
+@pytest.mark.fault("F9")
+@pytest.mark.fault("F61")
 @pytest.mark.parametrize("tasks", ["killed", "that go on", "that go on beside their next try"])
 def test_another_scheduler_finishes_what_one_was_doing_at_each_step_when_it_was_killed(
     scheduler: Scheduler, recovery: Recovery, forgive: Path, tasks: str
@@ -380,6 +382,7 @@ def test_another_scheduler_finishes_what_one_was_doing_at_each_step_when_it_was_
 
 
 @pytest.mark.slow
+@pytest.mark.fault("F61")
 @pytest.mark.parametrize(("by", "places"), [("the API", BEFORE), ("the API", AFTER), ("the database", BEFORE)])
 def test_the_next_run_goes_on_after_a_run_that_was_deleted_at_each_step(
     scheduler: Scheduler, recovery: Recovery, forgive: Path, by: str, places: dict[str, str]

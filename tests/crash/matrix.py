@@ -60,7 +60,7 @@ FAULTS = {
     " tail; a rolling restart",
     "F59": "a producer's transactional id expires while it is idle; a transaction that nobody ends",
     "F60": "the folder of a file sink is moved, not mounted, or an older copy of itself",
-    "F61": "Airflow loses its API server, XCom, or a run whose id is used again; many runs at once",
+    "F61": "Airflow loses its API server, a scheduler, XCom, or a run that is at work; an id used again; many runs",
     "F62": "bytes rot: in a staged row, a file, a manifest, state, or a count of the ledger",
 }
 
