@@ -166,7 +166,8 @@ def shown_where_not_planned(context: Context, pipeline: Pipeline) -> Iterator[No
             raise AirflowSkipException(str(error)) from error
         if isinstance(error, EpochBusyError):
             log.info("%s", error)
-            raise AirflowRescheduleException(datetime.now(UTC) + PLAN_AGAIN) from error
+            again: Any = AirflowRescheduleException  # it has no types
+            raise again(datetime.now(UTC) + PLAN_AGAIN) from error
         raise
 
 
