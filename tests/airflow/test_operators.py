@@ -3,17 +3,25 @@
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from airflow.sdk.exceptions import AirflowRescheduleException
 
-from epochline.coordinator import abort
+from epochline import NoRestart, Settings
+from epochline.airflow import operators
+from epochline.airflow.dag import build_dag
+from epochline.airflow.operators import PlanEpochOperator
+from epochline.coordinator import LEASE, abort, renew
+from epochline.coordinator.recover import recover
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Run
+from epochline.protocol.epoch import EpochState, Run
 from tests.airflow.conftest import Scheduler, Values, eventually
 from tests.airflow.half_way import (
     AFTER,
@@ -28,6 +36,7 @@ from tests.airflow.half_way import (
     produced,
     sealed_but_paused,
 )
+from tests.contract.worlds import fake_world, orders
 from tests.crash.reliability import Recovery
 from tests.e2e.own_servers import running
 from tests.waiting import stop_process
@@ -138,6 +147,65 @@ def test_more_runs_at_once_than_airflow_has_workers_all_succeed(scheduler: Sched
     assert scheduler.run("crowded")["run"] == "success"
     scheduler.assert_exact("crowded", values)
     recovery.took()
+
+
+@pytest.mark.slow
+def test_plans_of_a_backfill_wait_as_long_as_the_epoch_before_them_takes(scheduler: Scheduler) -> None:
+    """U3: longer than the two leases that a plan waits in a worker. No retry is declared, and none is needed."""
+    name = "waited_for"
+    scheduler.prepare(name, {})
+    scheduler.pause(name, False)
+    # The schedule's own run finds nothing, and is out of the way.
+    path = f"/api/v2/dags/{name}/dagRuns?state=success"
+    eventually("the scheduled run is over", lambda: scheduler.call("GET", path)["dag_runs"])
+    values: Values = {0: [f"wait {name}-may-go"], 1: ["a"], 2: ["b"], 3: ["c"]}
+    scheduler.produce(name, values, at=STARTS[0])
+    rescheduled = f"/api/v2/dags/{name}/dagRuns/~/taskInstances?state=up_for_reschedule"
+
+    with ThreadPoolExecutor() as aside:
+        states = aside.submit(backfill, scheduler, name)
+        eventually("a plan waits without a worker", lambda: scheduler.call("GET", rescheduled)["total_entries"])
+        let_go(scheduler, name)
+        assert states.result() == ["success"] * len(STARTS)
+
+    scheduler.assert_exact(name, values)
+
+
+def test_a_plan_that_waits_takes_no_retry_while_the_other_run_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """U3, K14: none is declared. Once nobody renews the lease, the plan takes the range over."""
+    world, waited, at_work = fake_world(), [0.0], [True]
+    world.pipeline = orders(settings=Settings(restart=NoRestart()))
+    _, ticket = world.to_begun("run-1")
+
+    def sleep(seconds: float) -> None:
+        waited[0] += seconds
+        world.let_pass(seconds)
+        if at_work[0]:
+            renew(world.ledger, ticket, world.run_of("run-1"), lease=LEASE)
+
+    for name, stand_in in {"sleep": sleep, "clock": lambda: waited[0]}.items():
+        monkeypatch.setitem(recover.__kwdefaults__, name, stand_in)  # type: ignore[arg-type]
+    reached = SimpleNamespace(ledger=lambda _: world.ledger, offsets=lambda _: world.kafka)
+    monkeypatch.setattr(operators, "adapters", lambda: reached)
+    monkeypatch.setattr(operators, "writers_of", lambda _: None)
+    task, shown = build_dag(world.pipeline).get_task("plan_epoch"), list[str]()
+    assert isinstance(task, PlanEpochOperator)
+    assert task.retries == 0
+    task.record_limit = task.note = None  # Airflow renders templates
+    run = SimpleNamespace(dag_id="orders", run_id="run-2", conf={}, run_type="manual")
+    context: Any = {"dag_run": run, "ti": SimpleNamespace(xcom_push=lambda key, value: shown.append(value))}
+
+    for _ in range(3):
+        with pytest.raises(AirflowRescheduleException) as asked:
+            task.execute(context)
+        assert asked.value.reschedule_date > datetime.now(UTC)
+    assert waited[0] >= 6 * LEASE.total_seconds()
+    assert shown == ["no epoch · epoch busy · Airflow tries again, or the next run plans"] * 3
+    assert world.epoch(1).state is EpochState.PLANNED
+
+    at_work[0] = False
+    assert task.execute(context) == "2"
+    assert (world.epoch(1).state, world.epoch(2).run.run_id) == (EpochState.ABORTED, "run-2")
 
 
 def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:

@@ -13,6 +13,7 @@ from epochline.errors import (
     ActionRefusedError,
     DataLossError,
     KafkaBehindError,
+    LedgerBehindError,
     PipelinePausedError,
     SourceUnavailableError,
 )
@@ -116,20 +117,105 @@ def test_no_operation_reads_a_log_that_went_back(behind: World) -> None:
 # What is legal, and must not stop.
 
 
-def test_a_commit_whose_mirror_was_never_written_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def away(*_: object, **__: object) -> None:
+    raise SourceUnavailableError("away")
+
+
+def died_before_its_mirror(world: World, run: str, *, records: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.kafka, "mirror", away)
+        world.kafka.produce("orders", 0, records)
+        world.to_committed(run)
+
+
+def test_a_commit_whose_mirror_was_never_written_stops_nothing(world: World) -> None:
     """The process died in between, or Kafka was away: the ledger knows that nothing was confirmed."""
     world.to_committed("r1")
 
-    def away(*_: object, **__: object) -> None:
-        raise SourceUnavailableError("away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(world.kafka, "mirror", away)
-        world.kafka.produce("orders", 0, 1)
-        world.to_committed("r2")
+    died_before_its_mirror(world, "r2", records=1)
     world.kafka.produce("orders", 0, 1)
 
     assert world.to_committed("r3").outcome is PlanOutcome.PLANNED
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["the first epoch", "a later one"])
+def test_a_plan_with_nothing_to_read_writes_the_mirror_of_a_commit_that_died(world: World, before: int) -> None:
+    """INV-8: no retry of the commit comes, as its run was deleted, and no later commit. Monitors would see lag for ever."""
+    if before:
+        world.to_committed("r1")
+    died_before_its_mirror(world, "r2", records=3)
+    shown = {key: one.offset for key, one in world.kafka.mirrored(GROUP).items()}
+    assert shown == ({("orders", 0): 10, ("orders", 1): 5} if before else {})
+
+    assert world.plan("r3").outcome is PlanOutcome.NOTHING_TO_READ
+
+    assert {str(key): one.offset for key, one in world.kafka.mirrored(GROUP).items()} == {
+        str(("orders", partition)): offset for partition, offset in world.heads().items()
+    }
+    written = world.kafka.mirrored(GROUP)
+    assert {one.epoch_id for one in written.values()} == {1 + before}
+    world.plan("r4")
+    assert world.kafka.mirrored(GROUP) == written
+
+
+def test_a_plan_with_nothing_to_read_leaves_a_group_that_somebody_else_wrote_or_uses(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-8: a plan says that it was moved; Kafka refuses a write beside the group's members."""
+    world.to_committed("r1")
+    died_before_its_mirror(world, "r2", records=3)
+    before = world.kafka.mirrored(GROUP)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.kafka, "mirror", away)
+        assert world.plan("r3").outcome is PlanOutcome.NOTHING_TO_READ
+    assert world.kafka.mirrored(GROUP) == before
+    world.kafka.groups[GROUP]["orders", 1] = MirroredOffset(offset=2)
+    before = world.kafka.mirrored(GROUP)
+
+    planned = world.plan("r4")
+
+    assert any("was moved to 2" in note for note in planned.notes)
+    assert world.kafka.mirrored(GROUP) == before
+
+
+def test_a_plan_with_nothing_to_read_makes_a_group_again_that_has_expired(world: World) -> None:
+    world.to_committed("r1")
+    before = {key: one.offset for key, one in world.kafka.mirrored(GROUP).items()}
+    world.kafka.forget(GROUP)
+    world.kafka.groups_kept = timedelta(0)
+
+    planned = world.plan("r2")
+
+    assert any("they are written again" in note for note in planned.notes)
+    assert {key: one.offset for key, one in world.kafka.mirrored(GROUP).items()} == before
+
+
+def test_a_plan_with_nothing_to_read_never_covers_up_what_a_group_shows(world: World) -> None:
+    """INV-8: a ledger that went back, a group that was deleted and a Kafka that went back stop the pipeline as before."""
+    world.to_committed("r1")
+    first = world.kafka.mirrored(GROUP)
+    died_before_its_mirror(world, "r2", records=3)
+    lost = "11111111-1111-4111-8111-111111111111"
+    unknown = {key: MirroredOffset(offset=5, generation=1, epoch_id=1, token=lost, number=9) for key in first}
+    older = {key: MirroredOffset(offset=5, generation=1, epoch_id=0, number=0) for key in first}
+    for shown, error in (unknown, LedgerBehindError), ({}, KafkaBehindError), (older, KafkaBehindError):
+        world.kafka.groups[GROUP] = dict(shown)
+        with pytest.raises(error):
+            world.plan("r3")
+        assert world.kafka.mirrored(GROUP) == shown
+        act(world, "resume")
+
+
+def test_a_group_that_takes_no_write_fills_no_table(world: World) -> None:
+    """Where a login may not write it, each plan with nothing to read tries again."""
+    world.to_committed("r1")
+    with world.ledger.transaction() as tx:
+        for _ in range(1100):
+            tx.receipts.begin_mirror("orders", 1, 1, ["orders"])
+        last = tx.receipts.last_mirror("orders")
+
+    assert last is not None
+    assert (last.epoch_id, len(last.after), max(last.after)) == (1, 1000, last.number + 1100)
 
 
 def test_a_slow_mirror_that_was_overtaken_and_died_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +263,7 @@ def test_a_group_that_has_expired_stops_nothing_and_is_evidence_again(world: Wor
 
     planned = world.to_committed("r2")
 
-    assert any("the next commit writes them again" in note for note in planned.notes)
+    assert any("they are written again" in note for note in planned.notes)
     assert world.kafka.mirrored(GROUP)["orders", 0].offset == 11
     world.kafka.groups_kept = timedelta(days=7)
     world.kafka.forget(GROUP)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -449,28 +450,55 @@ def test_a_moved_head_refuses_the_commit(world: World) -> None:
     assert world.visible() == []
 
 
-def test_a_folder_has_one_writer_from_the_first_plan_on(world: World) -> None:
+@pytest.mark.parametrize("spelled", ["the same", "a link", "a link's target"])
+def test_a_folder_has_one_writer_from_the_first_plan_on(world: World, tmp_path: Path, spelled: str) -> None:
     """P5: the second pipeline is refused before it reads a record, and takes the folder once the first is dropped."""
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    folders = {"the same": ("disk", "disk"), "a link": ("disk", "link"), "a link's target": ("link", "disk")}
     one, two = (
         Pipeline(
             name=name, source=KafkaSource(topics="orders"), parse=Text(),
-            sinks=[PostgresTable(table=name), Files(path="/data/visits", columns={"value": "text"}, format="json")],
+            sinks=[
+                PostgresTable(table=name),
+                Files(path=str(tmp_path / folder / "visits"), columns={"value": "text"}, format="json"),
+            ],
         )
-        for name in ("one", "two")
+        for name, folder in zip(("one", "two"), folders[spelled], strict=True)
     )  # fmt: skip
     with world.ledger.transaction() as tx:
         for pipeline in (one, two):
             tx.epochs.lock_pipeline(pipeline.name)
         tx.targets.claim(one)
 
-    with pytest.raises(TargetError, match="belongs to pipeline one"), world.ledger.transaction() as tx:
-        tx.targets.claim(two)
+    for refuses in ("claim", "refuse_foreign"):
+        with pytest.raises(TargetError, match="belongs to pipeline one"), world.ledger.transaction() as tx:
+            getattr(tx.targets, refuses)(two)
 
     with world.ledger.transaction() as tx:
-        assert "/data/visits" in tx.targets.claimed("one")
+        assert one.external[0].name.removeprefix("files:") in tx.targets.claimed("one")
         tx.operators.drop("one", "ada", "moved")
     with world.ledger.transaction() as tx:
         tx.targets.claim(two)
+
+
+def test_two_sinks_that_are_one_folder_by_a_link_are_refused(world: World, tmp_path: Path) -> None:
+    """P5, Q5: a reader of the manifest would miss the rows of one. The link may come after a plan."""
+    paths = [tmp_path / folder / "visits" for folder in ("disk", "link")]
+    world.pipeline = orders(
+        sinks=[*world.pipeline.sinks, *(Files(path=str(p), columns={"value": "text"}) for p in paths)]
+    )
+    with world.ledger.transaction() as tx:
+        tx.epochs.lock_pipeline("orders")
+        tx.targets.claim(world.pipeline)
+
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+
+    for refuses in ("claim", "refuse_foreign"):
+        with (
+            pytest.raises(TargetError, match="link/visits is the folder of .*disk/visits"),
+            world.ledger.transaction() as tx,
+        ):
+            getattr(tx.targets, refuses)(world.pipeline)
 
 
 def test_run_ids_that_come_again_show_their_receipts_and_later_runs_read_the_rest(world: World) -> None:

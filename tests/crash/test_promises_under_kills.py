@@ -15,6 +15,7 @@ from tests.crash.line import Line
 from tests.crash.scenarios import ONE, SOME, TWO, Act, planned, sealed, tasks
 from tests.crash.servers import Server
 from tests.crash.steps import Case
+from tests.integration.kafka_topics import group_offsets
 
 THOUSAND = 1000
 
@@ -105,4 +106,17 @@ def test_an_epoch_whose_process_died_before_its_file_gets_the_file_from_the_next
     assert {head.tp.partition: head.next_offset for head in savepoint.heads} == heads
     assert [(state["state"], state["keys"]) for state in states] == [(f"{line.name}_state", 1)]
     tasks(TWO, "pre_commit", "commit")(line)
+    recover(line)
+
+
+def test_a_commit_killed_before_its_mirror_is_mirrored_by_a_plan_that_has_nothing_to_read(new_case: NewCase) -> None:
+    """INV-8: killed -9 between the commit and the write to the group, and its run is deleted. Kafka's tools showed lag."""
+    line = new_case(sealed)
+    group = line.pipeline.consumer_group
+    assert line.take("commit", ONE, failpoint="commit.committed:exit").returncode == KILLED
+    assert (line.state(1), group_offsets(line.bootstrap, group)) == (EpochState.COMMITTED, {})
+
+    assert line.take("plan", TWO).said == "nothing_to_read"
+
+    assert group_offsets(line.bootstrap, group) == line.heads()
     recover(line)

@@ -71,6 +71,8 @@ class FakeReceipts(Side):
         mirrors = self.rows.mirrors.setdefault(pipeline, {})
         number = max(mirrors, default=0) + 1
         mirrors[number] = MirrorRow(generation=generation, epoch_id=epoch_id, topics=tuple(topics))
+        for one in [one for one, row in mirrors.items() if not row.confirmed_at and one <= number - 1000]:
+            del mirrors[one]
         return number
 
     def confirm_mirror(self, pipeline: str, number: int) -> None:

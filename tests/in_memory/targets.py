@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from epochline.declare.event_time import TimeStanding
-from epochline.declare.external import Files
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest, StateStanding
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
 from epochline.ports import Applied, Claims, Fit, Held, Prepared, Selection, TableDifference
+from epochline.postgres.targets.claims import folders_of
 from epochline.protocol.bounds import Measured
 from epochline.protocol.epoch import Epoch, EpochState
 from epochline.protocol.offsets import TopicPartition
@@ -143,10 +143,7 @@ class FakeTargets(Side):
 
 
 def _places(pipeline: Pipeline) -> list[str]:
-    return [
-        *(sink.table for sink in pipeline.tables),
-        *(sink.path for sink in pipeline.external if isinstance(sink, Files)),
-    ]
+    return [*(sink.table for sink in pipeline.tables), *folders_of(pipeline)]
 
 
 def _quarantine_key(row: Mapping[str, Any]) -> tuple[int, str, int, int]:

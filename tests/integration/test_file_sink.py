@@ -430,6 +430,15 @@ def test_a_folder_of_another_pipeline_is_refused(sink: FileSink, path: str) -> N
     assert read_visitors(path) == all_visitors(1)
 
 
+def test_a_folder_of_another_pipeline_is_refused_by_every_path_that_leads_there(disk: str, tmp_path: Path) -> None:
+    """Its manifest says whose it is; no path is compared."""
+    committed(sink_at(disk), attempt_of(1))
+    (tmp_path / "link").symlink_to(disk)
+
+    with pytest.raises(SinkError, match="files:.*/link is written by the pipeline visits"):
+        sink_at(str(tmp_path / "link")).begin(attempt_of(2, pipeline="orders"))
+
+
 @pytest.mark.parametrize("shown", [2, 3], ids=["the same epoch", "a later epoch"])
 def test_a_ledger_that_went_back_in_time_is_found_out(shown: int, sink: FileSink, path: str) -> None:
     """F38: neither begun nor committed in addition to what readers have seen."""

@@ -1,9 +1,11 @@
 """Planning against a real broker: what it says of partitions, offsets, transactions and topics made again."""
 
 import logging
+from contextlib import closing
 from typing import Any
 
 import pytest
+from kafka import KafkaConsumer
 
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
@@ -17,6 +19,7 @@ from tests.contract.worlds import orders, ranges
 from tests.integration.kafka_topics import Topic, admin_of
 from tests.integration.sinks_world import in_process
 from tests.kafka_log import Said, log_of_kafka
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -60,6 +63,20 @@ def test_the_mirror_is_read_back_with_the_epoch_that_wrote_it(source: KafkaOffse
 
     found = {key: (one.offset, one.generation, one.epoch_id) for key, one in source.mirrored(f"group-{topic}").items()}
     assert found == {(topic.name, 0): (7, 1, 3), (topic.name, 1): (7, 1, 3)}
+
+
+def test_a_group_with_a_member_of_its_own_is_not_written(
+    source: KafkaOffsets, topic: Topic, kafka_bootstrap: str
+) -> None:
+    """S11: whoever uses the group may be at work."""
+    group, (tp, _) = f"group-{topic}", [one.tp for one in source.look(KafkaSource(topics=topic.name)).partitions]
+    with closing(
+        KafkaConsumer(topic.name, bootstrap_servers=kafka_bootstrap, group_id=group, enable_auto_commit=False)
+    ) as member:
+        wait_for("it has joined", lambda: member.poll(100) or member.assignment())
+        with pytest.raises(SourceError, match=f"{group} refuses the offsets of 1 partitions.*Stop any consumer"):
+            source.mirror(group, [Head(tp=tp, origin=0, next_offset=7, epoch_id=3)], 1, 3)
+        assert source.mirrored(group) == {}
 
 
 def test_a_topic_that_is_not_there_is_named(source: KafkaOffsets) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from epochline import CustomSink, Files, KafkaTopic, Text
 from epochline.coordinator import abort, commit, seal
-from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError
+from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError, TargetError
 from epochline.protocol.epoch import AbortOutcome
 from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder, Table
 from tests.integration.sinks_world import SinksPipeline, new_world, values
@@ -108,6 +108,28 @@ def test_a_sink_that_would_refuse_is_asked_before_anything_is_planned(four: Four
     away = f"{RECORDING} is down, and shows this epoch when it is back"
     assert [note for note in planned.notes if note.startswith(away)]
     assert four.calls() == []
+
+
+def test_two_sinks_in_one_folder_by_a_link_are_refused_before_anything_is_planned(
+    postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    """Q5, P4: a reader of the manifest would miss the rows of one of them. A link may come after the declaration."""
+    (tmp_path / "a folder").mkdir()
+    paths = [tmp_path / "a folder" / "visits", tmp_path / "a link" / "visits"]
+    it = (world := new_world(postgres_dsn, kafka_bootstrap, *(Files(path=str(p), columns=COLUMNS) for p in paths))).it
+    (tmp_path / "a link").symlink_to(tmp_path / "a folder")
+    world.produce("a")
+
+    for asked in (it.planned, it.preview):
+        with pytest.raises(TargetError, match="a link/visits is the folder of files:.*a folder/visits"):
+            asked()
+    assert it.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
+
+    (tmp_path / "a link").unlink()
+    world.epoch("b")
+    it.publish()
+    for path in paths:
+        assert Folder(str(path)).read(world) == ["a", "b"]
 
 
 def test_the_steps_of_an_epoch_come_in_their_order(four: Four) -> None:

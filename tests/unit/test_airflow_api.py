@@ -324,9 +324,20 @@ POOL = ("running", [task("plan_epoch", "success"), task("pre_commit", "queued", 
         (POOL, {"pool": {"open_slots": 0, "slots": 2}}, "pre_commit waits for a slot of pool small: 2 of 2 are taken"),
         (POOL, {"pool": {"open_slots": 1, "slots": 2}}, "pre_commit is queued, and no worker has taken it yet"),
         (("running", [task("pre_commit", "up_for_retry")]), {}, "pre_commit waits for its next try"),
+        (("running", [task("plan_epoch", "up_for_reschedule")]), {}, "plan_epoch waits for its next try"),
         (("running", [task("pre_commit", "running")]), {}, None),
     ],
-    ids=["an earlier run", "not taken", "paused", "no scheduler", "a full pool", "no worker", "a retry", "at work"],
+    ids=[
+        "an earlier run",
+        "not taken",
+        "paused",
+        "no scheduler",
+        "a full pool",
+        "no worker",
+        "a retry",
+        "a wait",
+        "at work",
+    ],
 )
 def test_a_run_that_makes_no_progress_says_once_what_it_waits_for(
     airflow: Server, capsys: pytest.CaptureFixture[str], run: tuple[str, Any], answers: dict[str, Any], why: str | None

@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
+    AirflowRescheduleException,
     AirflowSkipException,
     AirflowTaskTimeout,
 )
@@ -59,7 +60,7 @@ def epochline_errors() -> Iterator[None]:
         log.error("%s", one_line(message))
         kind = AirflowException if error.retryable else AirflowFailException
         raise kind(message) from (error if error.__cause__ is not None else None)
-    except AirflowSkipException:
+    except (AirflowRescheduleException, AirflowSkipException):
         raise
     except AirflowException as error:
         log.error("%s", one_line(error))

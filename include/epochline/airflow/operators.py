@@ -1,12 +1,13 @@
 """The tasks that plan, commit, abort and publish. Each calls one use case, and imports heavy modules when it runs."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from epochline.airflow.assets import announce_to_airflow, events_of
 from epochline.airflow.connections import (
@@ -29,14 +30,16 @@ from epochline.airflow.outcome import (
     not_planned,
     show_outcome,
 )
-from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
+from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_AGAIN, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochlineError, PipelinePausedError
+from epochline.errors import EpochBusyError, EpochlineError, PipelinePausedError
 from epochline.protocol.epoch import AbortOutcome, Approval, EpochState
 from epochline.protocol.standing import way_out_of_pause
 
 if TYPE_CHECKING:
     from epochline.coordinator import Published
+
+log = logging.getLogger(__name__)
 
 
 class EpochOperator(TellsLineage, BaseOperator):
@@ -148,7 +151,8 @@ _AFTER_PLAN = {
 def shown_where_not_planned(context: Context, pipeline: Pipeline) -> Iterator[None]:
     """Show the outcome of a plan that fails, and keep why in the ledger, also where a connection was at fault.
 
-    A paused pipeline's run is skipped: the message says by whom, and why.
+    A paused pipeline's run is skipped: the message says by whom, and why. To wait for the epoch of another run, whose
+    lease is alive, is no failure and takes no retry: Airflow starts the task again.
     """
     from epochline.coordinator import keep_plan_error
 
@@ -160,6 +164,10 @@ def shown_where_not_planned(context: Context, pipeline: Pipeline) -> Iterator[No
             keep_plan_error(adapters().ledger(pipeline), pipeline.name, run_of(context), error)
         if isinstance(error, PipelinePausedError):
             raise AirflowSkipException(str(error)) from error
+        if isinstance(error, EpochBusyError):
+            log.info("%s", error)
+            again: Any = AirflowRescheduleException  # it has no types
+            raise again(datetime.now(UTC) + PLAN_AGAIN) from error
         raise
 
 

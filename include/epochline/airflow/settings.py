@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 PLAN_PATIENCE = timedelta(minutes=5)
 """Covers two leases of another run and Kafka's time-outs. The minimum pause and `commit_patience` are added to it."""
 
+PLAN_AGAIN = timedelta(seconds=10)
+"""How long a plan that waited for another run's epoch leaves its worker. Airflow's executor must note its end first."""
+
 COMMIT_PATIENCE = timedelta(minutes=1)
 """Covers Kafka's answer before a commit. `commit_patience` is added to it."""
 

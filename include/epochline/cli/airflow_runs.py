@@ -78,7 +78,7 @@ def _at_work(api: "AirflowApi", tasks: Sequence[TaskState]) -> str | None:
     task = next((waiting for waiting in tasks if waiting.state in _WAITING), None)
     if task is None:
         return None
-    if task.state == "up_for_retry":
+    if task.state in ("up_for_retry", "up_for_reschedule"):
         return f"{task.task_id} waits for its next try"
     free, slots = api.slots(task.pool)
     if free < task.pool_slots:

@@ -50,5 +50,5 @@ def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: b
             source.mirror(group, heads, row.generation, newest, token, number)
             written = heads
     except (LedgerError, SourceError) as error:
-        # The epoch is committed, so the task must not fail. The next commit mirrors again.
+        # The epoch is committed, so the task must not fail. The next commit, or plan without an epoch, mirrors again.
         log.warning("mirror.failed pipeline=%s group=%s reason=%s", name, group, error)

@@ -241,7 +241,7 @@ class ConsumerGroup:
             return None
         gone = f"consumer group {self.name} holds no offset of {', '.join(self.missing[:_SHOWN])} any more"
         if self.last.may_have_expired(self.retention):
-            return f"{gone}: Kafka deletes the offsets of a group that nobody writes; the next commit writes them again"
+            return f"{gone}: Kafka deletes the offsets of a group that nobody writes; they are written again"
         kept = "an unknown time" if self.retention is None else duration(self.retention.total_seconds())
         raise KafkaBehindError(
             f"{self.pipeline}: {gone}, although the mirror of epoch {self.last.epoch_id} was written"
@@ -251,6 +251,20 @@ class ConsumerGroup:
             f" `epochline audit {self.pipeline}` finds the log to be the one that was read; --at earliest reads what"
             " Kafka has now.",
             f"adopt-topic {self.pipeline} --cluster --at head --reason …",
+        )
+
+    def lags(self, pipeline: Pipeline, generation: int, heads: Sequence[Head]) -> bool:
+        """Whether the group lacks what an epoch committed: its task died before the mirror, or the group has expired.
+
+        Never if somebody else wrote an offset: the next commit writes over it.
+        """
+        committed = [head for head in heads if head.epoch_id and pipeline.source.mirrors(head.tp.topic)]
+        held = {head: self.offsets.get((head.tp.topic, head.tp.partition)) for head in committed}
+        if any(offset.epoch_id is None for offset in held.values() if offset is not None):
+            return False
+        return any(
+            offset is None or (offset.generation or 0, offset.offset) < (generation, head.next_offset)
+            for head, offset in held.items()
         )
 
     def moved_by_others(self, heads: Sequence[Head]) -> list[str]:

@@ -25,6 +25,7 @@ from epochline.coordinator.intent import (
     limit_place,
     write_epoch,
 )
+from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import ConsumerGroup, SourceObservation, confirmed, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_turn
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
@@ -139,7 +140,10 @@ class _Planning:
             notes = [*notes, *seen.left, *group.moved_by_others(seen.heads)]
             intent = _NextRanges(self, self.write_origins(ledger, seen, observed), observed, group, began)
             request = replace(self.request, settings=self.settings)
-            return write_epoch(ledger, self.pipeline, self.run, request, intent, aborted, notes)
+            planned = write_epoch(ledger, self.pipeline, self.run, request, intent, aborted, notes)
+        if planned.epoch is None and group.lags(self.pipeline, seen.row.generation, seen.heads):
+            mirror(ledger, source, self.pipeline)  # no commit follows that would
+        return planned
 
     def look_at_ledger(self, ledger: Ledger) -> _Seen:
         name = self.pipeline.name

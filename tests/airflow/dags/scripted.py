@@ -70,6 +70,7 @@ WITHOUT_KAFKA = ("plans_without_kafka", "reads_without_kafka", "commits_without_
 patient = Settings(restart=FixedDelay(attempts=3, delay=10), parallelism=4)
 globals().update({name: epoch_dag(scripted(name, settings=patient)) for name in WITHOUT_KAFKA})
 once = Settings(restart=NoRestart(), parallelism=4)
+waited_for = epoch_dag(scripted("waited_for", schedule=timedelta(weeks=4), settings=once))
 # Data alone starts them.
 WOKEN = ("woken", "woken_beside", "woken_late")
 globals().update({name: epoch_dag(scripted(name, wake_on_data=timedelta(seconds=5), settings=once)) for name in WOKEN})

@@ -91,10 +91,12 @@ SELECT shown_by, generation, epoch_id, token::text, reached FROM (
 ORDER BY accepted_id
 
 -- name: begin_mirror
--- Give a number to a write of the heads to the consumer group.
+-- Give a number to a write of the heads to the consumer group. No write reaches Kafka a thousand writes late.
+WITH given AS (SELECT coalesce(max(number), 0) + 1 AS number FROM epochline.mirror WHERE pipeline = %(pipeline)s),
+     refused AS (DELETE FROM epochline.mirror WHERE pipeline = %(pipeline)s AND confirmed_at IS NULL
+                 AND number <= (SELECT number FROM given) - 1000)
 INSERT INTO epochline.mirror (pipeline, number, generation, epoch_id, topics)
-SELECT %(pipeline)s, coalesce(max(number), 0) + 1, %(generation)s, %(epoch_id)s, CAST(%(topics)s AS text[])
-FROM epochline.mirror WHERE pipeline = %(pipeline)s
+SELECT %(pipeline)s, number, %(generation)s, %(epoch_id)s, CAST(%(topics)s AS text[]) FROM given
 RETURNING number
 
 -- name: confirm_mirror

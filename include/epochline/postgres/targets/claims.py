@@ -5,6 +5,7 @@ records of its rows. If another table takes its place, no run reads them again, 
 table that lacks them, and nothing would show it.
 """
 
+import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -51,7 +52,28 @@ def claim(connection: Connection, pipeline: Pipeline) -> None:
 def _places(pipeline: Pipeline) -> list[tuple[str, str, str]]:
     """Schema, table and name of each sink with one writer. An empty schema marks a folder: no table has one."""
     tables = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
-    return tables + [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
+    return tables + [("", path, sink) for path, sink in folders_of(pipeline).items()]
+
+
+def folders_of(pipeline: Pipeline) -> dict[str, str]:
+    """By path, the sinks that are folders: by the declared path and, on a disk, by the one without symbolic links.
+
+    Raises:
+        TargetError: two sinks are one folder. Their epochs have the same manifest entry, which names files of one.
+    """
+    folders: dict[str, str] = {}
+    for sink in pipeline.external:
+        if isinstance(sink, Files):
+            real = os.path.realpath(sink.path) if sink.path.startswith("/") else sink.path
+            for path in (sink.path, real):
+                other = folders.setdefault(path, sink.name)
+                if other != sink.name:
+                    raise TargetError(
+                        f"{pipeline.name}: target {sink.name} is the folder of {other}, by a symbolic link. Nothing was"
+                        " changed. Declare another one.",
+                        f"plan {pipeline.name}",
+                    )
+    return folders
 
 
 def _refuse_rows_of_others(connection: Connection, pipeline: Pipeline, new_sinks: Collection[str]) -> None:
