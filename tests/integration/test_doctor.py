@@ -213,6 +213,33 @@ def old_server(world: World) -> None:
     world.patch.setattr(migrate, "OLDEST_SERVER", 99)
 
 
+def latin1(world: World) -> Mend:
+    return of_encoding(world, "LATIN1")
+
+
+def sql_ascii(world: World) -> Mend:
+    return of_encoding(world, "SQL_ASCII")
+
+
+def of_encoding(world: World, encoding: str) -> Mend:
+    """An empty database; what the line says gives another one, in which `migrate` makes a ledger."""
+    name = f'of "{encoding}" {world.topic}'
+    made = f"CREATE DATABASE {database_settings.quoted(name)} OWNER epochline ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+    world.as_superuser(made)
+    dsn = world.connect(changed(world.dsn, database=name))
+
+    def make(statement: str) -> None:
+        refused = world.call.refusal("migrate")
+        assert f"has the encoding {encoding}, and epochline needs UTF8" in refused
+        assert statement in refused
+        assert query(dsn, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'epochline%'") == []
+        world.as_superuser(statement)
+        world.connect(changed(world.dsn, database=f"{name}_utf8"))
+        world.call.shown("migrate")
+
+    return make
+
+
 def no_target(world: World) -> Mend:
     query(world.dsn, "DROP TABLE people")
     return partial(of_ours, world)
@@ -495,6 +522,8 @@ FAULTS: Mapping[Callable[[World], Mend | None], tuple[str, str, str]] = {
     no_ledger: (f"ledger {POSTGRES}", "this database has none", "epochline migrate"),
     newer_ledger: (f"ledger {POSTGRES}", "at revision 9999 and allows epochline 9.0.0 and newer; this is ", "install epochline 9.0.0 or newer"),
     other_views: (f"ledger {POSTGRES}", "with views of another version", "epochline migrate"),
+    latin1: (f"postgresql {POSTGRES}", "has the encoding LATIN1, and epochline needs UTF8", "CREATE DATABASE "),
+    sql_ascii: (f"postgresql {POSTGRES}", "has the encoding SQL_ASCII, and epochline needs UTF8", "CREATE DATABASE "),
     old_server: (f"postgresql {POSTGRES}", "epochline needs 99 or newer", "upgrade the server"),
     older_ledger: (f"ledger {POSTGRES}", "at revision 0001; this code needs ", "epochline migrate"),
     no_rights: (f"rights {POSTGRES}", "may not run epochs on this ledger", 'GRANT "epochline_owner" TO "login_'),

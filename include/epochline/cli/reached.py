@@ -192,7 +192,7 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
 
     from epochline.cli import database
     from epochline.config.logins import divided
-    from epochline.postgres.ledger.migrate import refuse_an_older_server
+    from epochline.postgres.ledger import migrate
 
     printing.progress(f"asking PostgreSQL of {name}, for at most 10 seconds …")
     mend = _correct(name, "host, port, login and password")
@@ -200,7 +200,9 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
     try:
         with database.session(dsn, any_version=True) as opened:
             version, mend = opened.info.server_version, "upgrade the server, or name another one in the connection"
-            refuse_an_older_server(version)
+            migrate.refuse_an_older_server(version)
+            mend = migrate.database_with_utf8(opened)
+            migrate.refuse_other_encoding(opened)
             number, supported = f"{version // 10_000}.{version % 10_000}", RANGES["PostgreSQL"]
             said, newer = f"PostgreSQL {number} answers", supported.is_newer(number)
             said += f"; epochline was tried on {supported} alone" if newer else ""
