@@ -183,8 +183,8 @@ def refuse_other_encoding(session: Connection) -> None:
     ((encoding,),) = query(session, "SHOW server_encoding")
     if encoding != "UTF8":
         raise LedgerError(
-            f"Database {session.info.dbname} has the encoding {encoding}, and epochline needs UTF8, because records hold"
-            " any character. Nothing was changed. Name a database with it in the connection; a DBA makes one by"
+            f"Database {session.info.dbname} has the encoding {encoding}, and epochline needs UTF8: records hold any"
+            " character. Nothing was changed. Name another database in the connection; a DBA makes one by"
             f" {database_with_utf8(session)}"
         )
 
