@@ -39,16 +39,3 @@ def test_what_most_brokers_confirm_is_believed(answers: dict[int, Told | None]) 
 def test_what_a_broker_contradicts_or_most_do_not_confirm_is_no_loss(answers: dict[int, Told | None], why: str) -> None:
     """INV-9: it is asked again."""
     assert disagreement(SEEN, 1, answers) == why
-
-
-@pytest.mark.parametrize(
-    ("answers", "why"),
-    [
-        ({1: told(), 2: told(), 3: None}, None),
-        ({1: told(epoch=6), 2: told(), 3: told(epoch=6)}, "broker 1 knows a later leader of orders-0 than the one that was asked"),
-    ],
-)  # fmt: skip
-def test_where_it_is_not_known_which_leader_was_asked_all_have_to_name_the_same(
-    answers: dict[int, Told | None], why: str | None
-) -> None:
-    assert disagreement(None, None, answers) == why

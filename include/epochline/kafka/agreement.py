@@ -16,20 +16,15 @@ class Told:
     brokers: frozenset[int]
 
 
-def disagreement(seen: Leaders | None, coordinator: int | None, told: Mapping[int, Told | None]) -> str | None:
+def disagreement(seen: Leaders, coordinator: int | None, told: Mapping[int, Told | None]) -> str | None:
     """Why what was seen may be older than what the cluster holds; None if most brokers answer, and nobody knows better.
 
     Args:
-        seen: the leaders whose logs were looked at; None for the oldest that a broker names.
+        seen: the leaders whose logs were looked at.
         coordinator: the broker that was asked about the group; None if nobody was.
         told: by broker what it says, None if it does not answer.
     """
     answers = {broker: answer for broker, answer in told.items() if answer is not None}
-    if seen is None:
-        by_age = sorted(
-            (item for answer in answers.values() for item in answer.leaders.items()), key=lambda one: -one[1]
-        )
-        seen = dict(by_age)
     named = {*told, *(broker for answer in answers.values() for broker in answer.brokers)}
     for broker, answer in answers.items():
         for (topic, partition), epoch in answer.leaders.items():

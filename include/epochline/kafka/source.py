@@ -21,7 +21,7 @@ from epochline.declare.source import KafkaSource
 from epochline.errors import RecordsGoneError, SourceError, SourceUnavailableError
 from epochline.kafka import topics
 from epochline.kafka.admin import EpochlineAdmin, check_versions, detect_refusals, new_admin, shorten_log
-from epochline.kafka.agreement import Leaders, disagreement
+from epochline.kafka.agreement import disagreement
 from epochline.kafka.tokens import kafka_python_settings
 from epochline.protocol.balances import LogGaps
 from epochline.protocol.mirror import MirroredOffset
@@ -204,18 +204,11 @@ class KafkaOffsets:
         return {tp: ends[key] for key, tp in keys.items()}
 
     def confirm(self, group: str) -> None:
-        self._confirm(self._leaders, {topic for topic, _ in self._leaders}, group)
-
-    def confirm_topic(self, topic: str) -> None:
-        """As `confirm`, for a topic that another client read, from a leader that is not known."""
-        self._confirm(None, {topic}, topic)
-
-    def _confirm(self, seen: Leaders | None, topics: set[str], group: str) -> None:
         with self._client() as call:
-            told = call("told_by_each", sorted(topics), group)
-        if why := disagreement(seen, self._coordinators.get(group), told):
+            told = call("told_by_each", sorted({topic for topic, _ in self._leaders}), group)
+        if why := disagreement(self._leaders, self._coordinators.get(group), told):
             raise SourceUnavailableError(
-                f"Kafka at {self._settings['bootstrap_servers']} shows less than was there, but {why}: a broker is cut"
+                f"Kafka at {self._settings['bootstrap_servers']} shows less than was read, but {why}: a broker is cut"
                 " off from the others, and shows what it knew before. Nothing was changed. Try again."
             )
 
