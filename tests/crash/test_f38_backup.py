@@ -14,7 +14,7 @@ import pytest
 from epochline import KafkaTopic, Text
 from epochline.coordinator import PlanOutcome, commit
 from epochline.declare.external import Files
-from epochline.errors import ActionRefusedError, LedgerBehindError, PipelinePausedError
+from epochline.errors import ActionRefusedError, LedgerBehindError, PipelinePausedError, SinkAheadError
 from epochline.operations import Parameters, Request, Subject
 from epochline.operations.accept import AcceptLedger
 from tests.crash.cases import slow
@@ -182,6 +182,32 @@ def test_a_commit_that_began_before_the_database_was_put_back_is_refused(
     one.go_on()
     recovery.took()
     one.assert_exact()
+
+
+@pytest.mark.parametrize("records", [3, slow(1)], ids=["the lost epoch again", "in smaller epochs"])
+def test_a_ledger_that_went_on_because_no_topic_could_show_its_loss_is_not_accepted_and_shows_nothing_twice(
+    server: Server, tmp_path: Path, records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6, P11: its Kafka was down while plan and commit asked, or a broker that was cut off answered.
+
+    A folder refuses the rows of such an epoch while they are staged.
+    """
+    one = Restored(server, "topic", tmp_path)
+    one.epoch_with_backup("published", "a1")
+    one.epoch("b1", "b2", "b3")
+    one.put_back()
+    with monkeypatch.context() as hidden:
+        hidden.setattr("epochline.coordinator.evidence.unknown_to", lambda *_: [])
+        for _ in range(3 // records):
+            one.it.epoch(record_limit=records)
+    shown = one.shown()
+
+    with pytest.raises(SinkAheadError, match="which the ledger does not know"):
+        one.it.publish()
+    with pytest.raises(ActionRefusedError, match="this ledger has gone on since it went back"):
+        one.accept()
+
+    assert one.shown() == shown
 
 
 @pytest.mark.parametrize("without", ["evidence", "take-over"])

@@ -3,10 +3,13 @@
 import os
 import shutil
 import time
+from contextlib import suppress
+from typing import cast
 
 import pytest
 
-from epochline.errors import SourceUnavailableError
+from epochline.errors import SinkUnavailableError, SourceUnavailableError
+from epochline.protocol.sink import Inspectable
 from tests.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
@@ -89,5 +92,36 @@ def test_a_publisher_that_asks_a_cut_off_leader_for_the_last_marker_sends_no_epo
         publisher = stream.world.in_a_process("publish", BOOTSTRAP=nodes.nodes[cut].bootstrap_servers)
         assert publisher.wait() == 0 or "SinkUnavailableError" in publisher.written("err"), publisher.written("err")
         stream.recovery.last_fault()
+
+    assert stream.recover() == 0
+
+
+@pytest.mark.fault("F58")
+def test_a_cut_off_leader_that_lacks_the_last_marker_is_not_taken_for_a_control_topic_that_was_deleted(
+    nodes: Nodes, new_stream: NewStream
+) -> None:
+    """INV-8, I9: a plan asks the topic which epoch it shows, and the ledger knows of a later one."""
+    cut, stream = 0, None
+    while stream is None or nodes.coordinator(stream.transactional_id, of_transactions=True) == cut:
+        stream = new_stream(bootstrap=nodes.bootstrap_servers)
+        stream.publish()
+        cut = nodes.leader("epochline.markers")
+    stream.commit()
+    it = stream.world.it
+    with nodes.cut_off(cut):
+        wait_for("another one leads the markers", lambda: nodes.leader("epochline.markers") != cut)
+        it.kafka = {"bootstrap.servers": nodes.bootstrap_servers}
+        it.log_in(it.dsn)
+        assert stream.publish() == [2]
+        it.kafka = {"bootstrap.servers": nodes.nodes[cut].bootstrap_servers}
+        it.log_in(it.dsn)
+        sink = cast("Inspectable", it.ledger.sink(it.pipeline, it.pipeline.topics[0].name))
+        with suppress(SinkUnavailableError):
+            shown = sink.newest_shown(it.pipeline.name)
+            assert shown is not None
+            assert shown.epoch_id == 2
+    it.kafka = {"bootstrap.servers": nodes.bootstrap_servers}
+    it.log_in(it.dsn)
+    stream.recovery.last_fault()
 
     assert stream.recover() == 0

@@ -9,6 +9,7 @@ from kafka.admin import AbortTransactionSpec, ConfigResource, ConfigResourceType
 from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
+from epochline.cli.kafka_settings import readable
 from epochline.coordinator import PlanOutcome
 from tests.checker import recover
 from tests.crash.conftest import NewLine
@@ -20,6 +21,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
+TOOL = "kafka-transactions.sh --bootstrap-server HOST:9092"
 NODE_SETTINGS = {"transactional.id.expiration.ms": "8000"}
 """A week by default."""
 
@@ -106,7 +108,7 @@ def write_late(line: Line, producer: KafkaProducer) -> None:
 def test_a_transaction_that_a_dead_producer_left_open_holds_back_what_follows_until_somebody_aborts_it(
     nodes: Nodes, new_line: NewLine, hangs: bool
 ) -> None:
-    """S13: each plan says whose it is, and whether it ends by itself; nothing is skipped, and what is before it is read."""
+    """S13: each plan and `doctor` say whose it is, and whether it ends by itself; nothing is skipped, and what is before it is read."""
     nodes.transactions(1)
     line = new_line(bootstrap=nodes.bootstrap_servers)
     settings = {"bootstrap_servers": line.bootstrap, "acks": "all", "transaction_timeout_ms": 600_000}
@@ -130,6 +132,12 @@ def test_a_transaction_that_a_dead_producer_left_open_holds_back_what_follows_un
         assert ("it will not end by itself" in note) is hangs
         assert ("with a time-out of 10 min" in note) is not hangs
         assert note in line.preview().notes
+        told = readable(line.source.look(line.pipeline.source))
+        assert told["said"] == f"{line.topic}: 2 partitions; {note}"
+        where = f"--topic {line.topic} --partition 0"
+        advice = f"abort {where} --start-offset {first}, if {TOOL} find-hanging {where} lists it"
+        assert told.get("mend") == (f"{TOOL} {advice}" if hangs else None)
+        assert told.get("outcome") == ("warning" if hangs else None)
         line.pre_commit(planned, "run-1")
         line.commit(planned)
         assert line.heads() == {0: first, 1: 5}

@@ -1,6 +1,8 @@
 """Planning against a real broker: what it says of partitions, offsets, transactions and topics made again."""
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -21,6 +23,9 @@ from tests.integration.sinks_world import in_process
 from tests.kafka_log import Said, log_of_kafka
 from tests.waiting import wait_for
 
+LOOKS = 60
+"""At a topic that somebody writes to. Before it was mended, some looks of each hundred went wrong."""
+
 
 @pytest.fixture
 def source(kafka_bootstrap: str) -> KafkaOffsets:
@@ -39,6 +44,38 @@ def test_a_look_shows_every_partition_with_its_offsets_and_topic_id(source: Kafk
     assert all(one.leader_epoch is not None for one in view.partitions)
     assert view.cluster_id
     assert view.invisible_allowed == frozenset()
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_busy_topic_is_not_said_to_be_held_back_by_what_has_ended(
+    source: KafkaOffsets, topic: Topic, transactional: bool
+) -> None:
+    """S13: offsets and producers are asked one after the other, and records come and transactions end in between."""
+    ended, declared = threading.Event(), KafkaSource(topics=topic.name)
+
+    def write() -> None:
+        while not ended.is_set():
+            topic.produce(0, 1)
+
+    def write_transactions() -> None:
+        with topic.transactional_producer() as producer:
+            while not ended.is_set():
+                producer.begin_transaction()
+                producer.send(topic.name, b"busy", partition=0).get(30)
+                producer.commit_transaction()
+
+    with ThreadPoolExecutor() as pool, source.one_client():
+        writing = pool.submit(write_transactions if transactional else write)
+        try:
+            wait_for("it writes", lambda: source.look(declared).partitions[0].last_stable)
+            views = [source.look(declared) for _ in range(LOOKS)]
+        finally:
+            ended.set()
+        writing.result(30)
+
+    held = [one for view in views for one in view.partitions if one.high_watermark > one.last_stable]
+    assert transactional or held == []
+    assert [one for view in held for one in view.open_transactions if one.hangs] == []
 
 
 def test_a_compacted_topic_may_have_gaps(source: KafkaOffsets, kafka_bootstrap: str, topic_name: str) -> None:

@@ -1,17 +1,22 @@
 """What `epochline doctor` finds in a cluster's settings that loses records, or stops an epoch later."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from epochline.cli.installation import Check, not_asked
 from epochline.cli.machine import clock_check, settings_of
+from epochline.cli.standing import held_back
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
+from epochline.protocol.planning import OpenTransaction, SourceView
 from epochline.protocol.quantities import counted, duration, size
 
 if TYPE_CHECKING:
     from epochline.kafka.examined import Examined, ExaminedTopic
+
+OPEN_FOR = timedelta(minutes=10)
+"""A transaction that began so long ago is taken for forgotten."""
 
 OF_SETTINGS = ("broker_settings", "replicas", "clock")
 _DAY = timedelta(days=1)
@@ -36,6 +41,34 @@ def kafka_settings(name: str, found: "Examined", pipelines: Sequence[Pipeline]) 
 def _alter(topic: str, setting: str, value: object) -> str:
     configs = "kafka-configs.sh --bootstrap-server HOST:9092 --alter --entity-type topics"
     return f"{configs} --entity-name {topic} --add-config {setting}={value}"
+
+
+def readable(view: SourceView) -> dict[str, Any]:
+    """What is said of a source's topics, and what mends it where an open transaction holds them back for long."""
+    topics = sorted({partition.tp.topic for partition in view.partitions})
+    said = f"{', '.join(topics) or 'no topic matches yet'}: {counted(len(view.partitions), 'partition')}"
+    held = held_back(view)
+    if held is None:
+        return {"said": said}
+    mends = []
+    for partition in view.partitions:
+        topic = partition.tp.topic.rpartition("/")[2]  # one of several sources puts its own name and a slash before it
+        mends += [_end(topic, partition.tp.partition, one) for one in partition.open_transactions if _stays(one)]
+    if not mends:
+        return {"said": f"{said}; {held}"}
+    return {"outcome": "warning", "said": f"{said}; {held}", "mend": " && ".join(dict.fromkeys(mends))}
+
+
+def _stays(one: OpenTransaction) -> bool:
+    return one.hangs or (one.begun_at is not None and datetime.now(UTC) - one.begun_at > OPEN_FOR)
+
+
+def _end(topic: str, partition: int, one: OpenTransaction) -> str:
+    """What ends a transaction. A login that may not describe a healthy one takes it for one that hangs."""
+    if not one.hangs:
+        return f"start the producer of {one.transactional_id!r} again, which ends it"
+    tool, where = "kafka-transactions.sh --bootstrap-server HOST:9092", f"--topic {topic} --partition {partition}"
+    return f"{tool} abort {where} --start-offset {one.start_offset}, if {tool} find-hanging {where} lists it"
 
 
 def topics_sent(name: str, pipelines: Sequence[Pipeline]) -> set[str]:

@@ -26,7 +26,6 @@ from epochline.errors import (
     VersionError,
     one_line,
 )
-from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from epochline.cli.database import Session
@@ -118,7 +117,7 @@ class Asked:
         return Check(**about, said=f"cluster {cluster} answers")
 
     def source(self, pipeline: Pipeline) -> Check:
-        """Whether the topics of a pipeline exist, and can be read."""
+        """Whether the topics of a pipeline exist, can be read, and are not held back."""
         about: dict[str, Any] = {"check": "source", "subject": pipeline.name}
         for asked in pipeline.kafka_sources.values():
             if asked.connection not in self.sound:
@@ -132,9 +131,7 @@ class Asked:
             return _wrong(error, **about, mend=" && ".join(f"{create} {name}" for name in names))
         except EpochlineError as error:
             return _wrong(error, **about)
-        size = counted(len(view.partitions), "partition")
-        topics = sorted({partition.tp.topic for partition in view.partitions})
-        return Check(**about, said=f"{', '.join(topics) or 'no topic matches yet'}: {size}")
+        return Check(**about, **kafka_settings.readable(view))
 
     def sinks(self, pipeline: Pipeline) -> Iterator[Check]:
         """Whether each topic, store or sink of one's own would show an epoch, as a plan asks."""
@@ -192,7 +189,7 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
 
     from epochline.cli import database
     from epochline.config.logins import divided
-    from epochline.postgres.ledger.migrate import refuse_an_older_server
+    from epochline.postgres.ledger import migrate
 
     printing.progress(f"asking PostgreSQL of {name}, for at most 10 seconds …")
     mend = _correct(name, "host, port, login and password")
@@ -200,7 +197,9 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
     try:
         with database.session(dsn, any_version=True) as opened:
             version, mend = opened.info.server_version, "upgrade the server, or name another one in the connection"
-            refuse_an_older_server(version)
+            migrate.refuse_an_older_server(version)
+            mend = migrate.database_with_utf8(opened)
+            migrate.refuse_other_encoding(opened)
             number, supported = f"{version // 10_000}.{version % 10_000}", RANGES["PostgreSQL"]
             said, newer = f"PostgreSQL {number} answers", supported.is_newer(number)
             said += f"; epochline was tried on {supported} alone" if newer else ""

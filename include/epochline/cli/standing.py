@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ from epochline.cli import connections, database
 from epochline.cli.database import Row, Session
 from epochline.cli.faults import Fault, FaultWord, kafka_fault, ledger_fault, log_fault
 from epochline.coordinator import observe_startup, origins_of
+from epochline.coordinator.checks import open_transactions
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PipelineStandsError, TopicMissingError
 from epochline.ports import OffsetSource
@@ -37,6 +38,9 @@ class Standing:
     reason: str | None
     partitions: Sequence[Row]
 
+
+_SHOWN = 3
+"""Most partitions that are named as held back."""
 
 _DECIDED = frozenset(
     {
@@ -101,6 +105,9 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     partitions = _partitions(pipeline, rows, read, views, origins, missing.topics if missing else ())
     lag = None if row["lag"] is None else sum(partition["lag"] or 0 for partition in partitions)
     standing = decided({**row, "lag": lag}, partitions)
+    if standing.reason is None and (held := held_back(view)) is not None:
+        rows = [{**partition, "reason": held} for partition in standing.partitions]
+        standing = replace(standing, reason=held, partitions=rows)
     if fault is None or standing.state in _DECIDED:
         return standing
     state = next(iter(fault.at.values()), fault.word)
@@ -113,6 +120,13 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
             for partition, word in zip(partitions, words, strict=True)
         ],
     )  # fmt: skip
+
+
+def held_back(view: SourceView) -> str | None:
+    """What a plan notes of open transactions that hold records back, of the first partitions; None without one."""
+    notes = open_transactions(view)
+    more = f"; and {len(notes) - _SHOWN} partitions more" if len(notes) > _SHOWN else ""
+    return "; ".join(notes[:_SHOWN]) + more or None
 
 
 def _partitions(

@@ -198,7 +198,7 @@ def _whose(partition: PartitionView) -> str:
         sentence += f", at {first.begun_at.isoformat(timespec='seconds')}"
     if first.timeout is not None:
         sentence += f", with a time-out of {duration(first.timeout.total_seconds())}"
-    if first.timeout is None:
+    if first.hangs:
         when = f" wrote last at {first.last_write_at.isoformat(timespec='seconds')} and" if first.last_write_at else ""
         sentence += f", which{when} is known to no coordinator: it will not end by itself"
     return f"{sentence}; later ones are open: {len(others)}" if others else sentence

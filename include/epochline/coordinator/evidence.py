@@ -3,6 +3,10 @@
 A ledger that went back in time, as from a backup, would commit records again that are shown already. The consumer group
 and the sinks keep the token of each attempt that they show. Tokens are unique, so the ledger is asked for the token.
 Its epoch numbers prove nothing: a ledger that went back uses them again.
+
+A sink that is down shows nothing, and a leader that is cut off from the other brokers may hide the newest marker: to
+mark the end of the control topic would cost each plan a write. Then the ledger goes on, and still nothing is shown
+twice: the publisher asks again behind its mark, a folder refuses such rows, and `accept-ledger` refuses such a ledger.
 """
 
 import logging

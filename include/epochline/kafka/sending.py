@@ -23,7 +23,7 @@ _ABORT_SECONDS = 10.0
 _TURN_SECONDS = 1.0
 _POLL_EVERY = 1_000
 _CHOSEN_BY_KEY = -1
-_END_KEY = b"end"
+END_KEY = b"end"
 """The key of no marker."""
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
@@ -84,7 +84,7 @@ class TransactionalSender:
         queue = RecordQueue(self._producer, self._reports, doing, time.monotonic() + self._timeout)
         try:
             failpoint("topic.end_record")
-            queue.put(CONTROL_TOPIC, Outgoing(key=_END_KEY, value=b""), 0)
+            queue.put(CONTROL_TOPIC, Outgoing(key=END_KEY, value=b""), 0)
             queue.settle()
         finally:
             is_aborted = self._abort()
@@ -155,7 +155,7 @@ def send_plainly(
 ) -> int:
     """Send records without a transaction; each becomes visible at once.
 
-    A repeat sends them again: a topic with ``semantics="at_least_once"`` gives up INV-5. Returns the number of records.
+    A repeat sends them again: a topic with ``semantics="at_least_once"`` gives up INV-5. Returns the last offset.
     Raises `SinkUnavailableError` if Kafka does not answer, `SinkError` if it refuses a record or the topic.
     """
     reports = Reports(settings)
@@ -163,12 +163,12 @@ def send_plainly(
     try:
         partitions = _known_partitions(producer, reports, [topic, *others])
         queue = RecordQueue(producer, reports, f"sending to {topic}")
-        sent = queue.put_all(topic, records, partitions)
+        queue.put_all(topic, records, partitions)
         queue.settle()
         failpoint("topic.sent")
     finally:
         discard(producer)
-    return sent
+    return queue.offset
 
 
 class RecordQueue:

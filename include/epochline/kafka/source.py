@@ -103,8 +103,9 @@ class KafkaOffsets:
             keys = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
             if not keys:
                 return SourceView(cluster_id=cluster_id, partitions=())
-            stable = topics.offsets(keys, OffsetSpec.LATEST, call)
+            # In this order: what is written in between is not held back.
             ends = topics.offsets(keys, OffsetSpec.LATEST, call, IsolationLevel.READ_UNCOMMITTED)
+            stable = topics.offsets(keys, OffsetSpec.LATEST, call)
             starts = topics.offsets(keys, OffsetSpec.EARLIEST, call)
             names = {tp.topic for tp in partitions}
             compact = topics.compacted(names, call)
@@ -117,7 +118,7 @@ class KafkaOffsets:
                     tp=tp,
                     log_start=starts[key],
                     last_stable=stable[key],
-                    high_watermark=ends[key],
+                    high_watermark=max(ends[key], stable[key]),
                     leader_epoch=leader_epoch,
                     open_transactions=transactions.get(key, ()),
                 )

@@ -142,22 +142,33 @@ def open_transactions(
     if not partitions:
         return {}
     try:
-        producers = call("describe_producers", partitions)
+        writing = _writing(partitions, call)
+        transactions = _by_producer((producer.producer_id for active in writing.values() for producer in active), call)
+        found = {
+            key: [_transaction(producer, transactions.get(producer.producer_id), key) for producer in active]
+            for key, active in writing.items()
+        }
+        # One that ended after its producer was asked is known to no coordinator either.
+        still = _writing([key for key, those in found.items() if any(one.hangs for one in those)], call)
     except KafkaError:
         return {}
-    writing = {
-        key: [producer for producer in state.active_producers if producer.current_transaction_start_offset >= 0]
-        for key, state in producers.items()
-    }
-    transactions = _by_producer((producer.producer_id for active in writing.values() for producer in active), call)
+    begun = {key: {producer.current_transaction_start_offset for producer in active} for key, active in still.items()}
     return {
         key: tuple(
             sorted(
-                (_transaction(producer, transactions.get(producer.producer_id), key) for producer in active),
+                (one for one in those if not one.hangs or one.start_offset in begun[key]),
                 key=lambda transaction: transaction.start_offset,
             )
         )
-        for key, active in writing.items()
+        for key, those in found.items()
+    }
+
+
+def _writing(partitions: Sequence[KafkaPartition], call: Callable[..., Any]) -> dict[KafkaPartition, list[Any]]:
+    """The producers with an open transaction in each partition."""
+    return {
+        key: [producer for producer in state.active_producers if producer.current_transaction_start_offset >= 0]
+        for key, state in (call("describe_producers", partitions) if partitions else {}).items()
     }
 
 

@@ -209,11 +209,14 @@ def _obstacle(tx: Transaction, pipeline: str, unknown: Evidence) -> str | None:
         for due in tx.receipts.due(pipeline):
             epoch = tx.epochs.find(pipeline, due.epoch_id)
             ranges = [] if epoch is None or due.sink != accepted.shown_by else tx.epochs.ranges(epoch)
-            if any(planned.range.until > reached.get(planned.tp, 0) for planned in ranges):
+            beyond = any(planned.range.until > reached.get(planned.tp, 0) for planned in ranges)
+            # A sink takes a due epoch for shown only where it shows a later one.
+            if beyond or (ranges and due.epoch_id >= accepted.shown.epoch_id):
                 return (
                     f"{due} is committed and not shown yet, and {accepted.shown_by} shows epoch"
-                    f" {accepted.shown.epoch_id}, which does not hold all of it: this ledger has gone on since it went"
-                    " back, so it is unknown what is shown of that epoch. Bring the newer ledger back."
+                    f" {accepted.shown.epoch_id}, which is no later one that holds all of it: this ledger has"
+                    " gone on since it went back, so it is unknown what is shown of that epoch. Bring the newer ledger"
+                    " back."
                 )
     return None
 

@@ -20,6 +20,11 @@ class OpenTransaction:
     begun_at: datetime | None = None
     timeout: timedelta | None = None
 
+    @property
+    def hangs(self) -> bool:
+        """Whether no coordinator knows it, so that it will not end by itself."""
+        return self.timeout is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:

@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from epochline.declare.topic import Outbox
+from epochline.declare.topic import CONTROL_TOPIC, Outbox
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_records, check_topic, make_control_topic, refuse_loop
-from epochline.kafka.sending import TransactionalSender, send_plainly
+from epochline.kafka.sending import END_KEY, TransactionalSender, send_plainly
 from epochline.postgres.ledger.receipts import committed_as, last_shown, rows_of, shown_rate
 from epochline.postgres.queries.statements import Connection
 from epochline.protocol.quantities import counted, duration, number
@@ -215,13 +215,33 @@ class TopicSink(Sink):
         """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there."""
         with self._connect() as connection:
             shown = last_shown(connection, self._pipeline, self._topic.name)
-        marker = last_marker(self._settings(), self._pipeline, self._topic.name, end=end)
+        asked = self._settings(), self._pipeline, self._topic.name
+        marker = last_marker(*asked, end=end)
+        if _is_lost(marker, shown) and end < 0:
+            # A leader that is cut off from the other brokers cannot show a log that reaches this record.
+            marker = last_marker(*asked, end=self._write_end())
         _refuse_lost(what, marker, shown)
         return marker
 
+    def _write_end(self) -> int:
+        """The offset of a record that is written to the control topic without fencing a publisher; -1 if none may be.
+
+        Raises `SinkUnavailableError` if not all replicas in sync take it.
+        """
+        try:
+            return send_plainly(self._settings(), CONTROL_TOPIC, [Outgoing(key=END_KEY, value=None, partition=0)])
+        except SinkUnavailableError:
+            raise
+        except SinkError:
+            return -1
+
+
+def _is_lost(marker: Marker | None, shown: int | None) -> bool:
+    return shown is not None and (marker is None or marker.epoch_id < shown)
+
 
 def _refuse_lost(what: str, marker: Marker | None, shown: int | None) -> None:
-    if shown is None or (marker is not None and marker.epoch_id >= shown):
+    if not _is_lost(marker, shown):
         return
     there = "no marker" if marker is None else f"the marker of epoch {marker.epoch_id}"
     raise SinkError(

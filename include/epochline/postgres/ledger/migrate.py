@@ -21,7 +21,7 @@ from epochline.errors import ConfigurationError, LedgerError, LockTimeoutError, 
 from epochline.postgres.ledger import roles
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import one_transaction, set_local
-from epochline.postgres.queries.statements import Connection, change
+from epochline.postgres.queries.statements import Connection, as_text, change, compose, query
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.queries.versions import MIGRATIONS, REVISIONS, head_revision
 
@@ -54,7 +54,7 @@ def upgrade(dsn: str, tables: Iterable[str] = (), *, viewer: str | None = None) 
         RightsMissingError: this login may not make the schemas or the tables; nothing was changed.
         VersionError: the ledger was migrated by a newer version of epochline.
         LockTimeoutError: there was no such moment; nothing was changed.
-        LedgerError: the server is too old.
+        LedgerError: the server is too old, or the database has another encoding than UTF8.
     """
     for _ in range(_TRIES):
         try:
@@ -148,6 +148,7 @@ def _migrating(dsn: str) -> Iterator[Connection]:
         with closing(log_in(dsn, **UTF8)) as session, one_transaction(session) as connection:
             change(connection, set_local({"lock_timeout": _LOCK_TIMEOUT_MS}))
             refuse_an_older_server(connection.info.server_version)
+            refuse_other_encoding(connection)
             execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
             yield connection
     except InsufficientPrivilege as error:
@@ -175,3 +176,20 @@ def refuse_an_older_server(version: int) -> None:
             f"This server is PostgreSQL {version // 10_000}.{version % 100}, and epochline needs {OLDEST_SERVER} or"
             " newer. Nothing was changed. Upgrade the server, or use another one."
         )
+
+
+def refuse_other_encoding(session: Connection) -> None:
+    """Raise `LedgerError` for a database whose encoding is not UTF8."""
+    ((encoding,),) = query(session, "SHOW server_encoding")
+    if encoding != "UTF8":
+        raise LedgerError(
+            f"Database {session.info.dbname} has the encoding {encoding}, and epochline needs UTF8: records hold any"
+            " character. Nothing was changed. Name another database in the connection; a DBA makes one by"
+            f" {database_with_utf8(session)}"
+        )
+
+
+def database_with_utf8(session: Connection) -> str:
+    """The statement that makes a database beside this one. With locale C it works whatever the server's locale is."""
+    made = "CREATE DATABASE {name} OWNER {owner} ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0;"
+    return as_text(session, compose(made, name=f"{session.info.dbname[:50]}_utf8", owner=session.info.user))
