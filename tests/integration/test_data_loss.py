@@ -1,6 +1,6 @@
 """Data-loss guards against a real broker: each loss is made there, as far as one broker can lose anything."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -122,7 +122,7 @@ def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_
 
 
 def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one(
-    world: World, stack: Stack, topic: Topic, postgres_dsn: str
+    world: World, stack: Stack, topic: Topic, postgres_dsn: str, as_superuser: Callable[..., None]
 ) -> None:
     """I11: one broker cannot lose an election, so the ledger is made to say that it had read further.
 
@@ -143,6 +143,8 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
     abort(world.ledger, "orders", epoch_of(planned).epoch_id, run("r2"), reason="a test says so")
     with world.ledger.transaction() as tx:
         assert tx.chain.advance(world.epoch(1), replace(first.ranges[0], range=OffsetRange(start=5, until=8)))
+    further = "UPDATE epochline.planned_range SET until_offset = 8 WHERE epoch_id = 1 AND partition = 0"
+    as_superuser("SET session_replication_role = replica", further)
 
     said = f"{topic}-0 is committed up to offset 8, but the records of leader epoch .* now end at 5 .*"
     with pytest.raises(DataLossError, match=f"{said}: 3 offsets that were read have been truncated"):
