@@ -179,9 +179,10 @@ def refuse_an_older_server(version: int) -> None:
 
 
 def refuse_other_encoding(session: Connection) -> None:
-    """Raise `LedgerError` for a database whose encoding is not UTF8."""
-    ((encoding,),) = query(session, "SHOW server_encoding")
-    if encoding != "UTF8":
+    """Raise `LedgerError` for a database whose encoding is not UTF8, unless an older version made a ledger there."""
+    asked = "SELECT current_setting('server_encoding'), to_regclass('epochline.epoch') IS NOT NULL"
+    ((encoding, has_ledger),) = query(session, asked)
+    if encoding != "UTF8" and not has_ledger:
         raise LedgerError(
             f"Database {session.info.dbname} has the encoding {encoding}, and epochline needs UTF8: records hold any"
             " character. Nothing was changed. Name another database in the connection; a DBA makes one by"
