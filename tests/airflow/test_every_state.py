@@ -25,8 +25,10 @@ from tests.airflow.half_way import let_go
 from tests.airflow.page_requests import ask, token_of
 from tests.commands import Call, caller
 from tests.conftest import AIRFLOW_DAGS
+from tests.databases import query
 from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.kafka_topics import admin_of, delete_records, delete_topic
+from tests.integration.logins import superuser
 from tests.ways import way_on
 
 TABLE = Path(__file__).parents[2] / "docs" / "data" / "states.tsv"
@@ -152,6 +154,9 @@ def beyond_end(night: Night, name: str) -> None:
         epoch = tx.epochs.lock(name, 1)
         first = next(one for one in tx.epochs.ranges(epoch) if one.tp.partition == 0)
         assert tx.chain.advance(epoch, replace(first, range=OffsetRange(start=first.range.until, until=9)))
+    further = "UPDATE epochline.planned_range SET until_offset = 9 WHERE (pipeline, epoch_id, partition) = (%s, 1, 0)"
+    admin = superuser(night.scheduler.stack, line.dsn)
+    query(admin, f"SET session_replication_role = replica; {further} RETURNING 1", name)
 
 
 def unread_deleted(night: Night, name: str) -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -47,20 +46,26 @@ class Execution(ExitStack):
         self._offsets = connections.adapters().offsets(pipeline)
         self._started = datetime.now(UTC)
         self._epochs = 0
-        self._interrupted = False
+        self._interrupted: BaseException | None = None
+        self._is_starting = False
         self._spark: Any = None
         self._session = self.enter_context(ExitStack())
 
     def __enter__(self) -> Self:
         # Schedulers and containers end a task by SIGTERM: abort the epoch then too.
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-        self.callback(signal.signal, signal.SIGTERM, before)
-        self.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, self._interrupt))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.callback(signal.signal, number, signal.signal(number, self._interrupt))
         return self
 
-    def _interrupt(self, *_: object) -> None:
-        self._interrupted = True
-        raise KeyboardInterrupt
+    def _interrupt(self, number: int, _frame: object) -> None:
+        """While Spark starts, only the second signal raises at once.
+
+        In the middle of a fork or an import Python ignores the error, and a JVM that nobody knows yet would be left.
+        """
+        waits = self._is_starting and self._interrupted is None
+        self._interrupted = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(_TERMINATED)
+        if not waits:
+            raise self._interrupted
 
     def epochs(self, repeats: Callable[[], bool] | None, *, as_json: bool) -> list[CommitResult]:
         """Run one epoch, or epochs until there is nothing to read or ``repeats`` says no, and print each.
@@ -168,14 +173,20 @@ class Execution(ExitStack):
 
         credentials = connections.adapters().job_credentials(self._pipeline, ticket)
         if self._spark is None:
-            self._spark = start_spark(self._session, self._pipeline, self._master)
+            self._is_starting = True
+            try:
+                self._spark = start_spark(self._session, self._pipeline, self._master)
+            finally:
+                self._is_starting = False
+        if self._interrupted:
+            raise self._interrupted
         try:
             run_job(self._spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
         except Exception as error:
             self._stop_jobs()
             if self._interrupted:
                 # Ctrl-C also ends Spark's workers, and the failure of their job may arrive first.
-                raise KeyboardInterrupt from None
+                raise self._interrupted from None
             if isinstance(error, EpochlineError):
                 raise
             from epochline.spark.failure import class_and_message

@@ -180,7 +180,12 @@ def refuse_an_older_server(version: int) -> None:
 
 def refuse_other_encoding(session: Connection) -> None:
     """Raise `LedgerError` for a database whose encoding is not UTF8, unless an older version made a ledger there."""
-    asked = "SELECT current_setting('server_encoding'), to_regclass('epochline.epoch') IS NOT NULL"
+    # A login without rights in the schema may ask this too.
+    asked = (
+        "SELECT current_setting('server_encoding'), EXISTS (SELECT FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE (n.nspname, c.relname) = ('epochline', 'epoch'))"
+    )
     ((encoding, has_ledger),) = query(session, asked)
     if encoding != "UTF8" and not has_ledger:
         raise LedgerError(
