@@ -198,8 +198,14 @@ class Nodes:
 
     def coordinator(self, name: str, *, of_transactions: bool = False) -> int:
         """The number of the node that coordinates a consumer group, or the transactions of an id."""
-        with admin_of(self.bootstrap_servers) as admin:
-            return int(admin._manager.run(admin._find_coordinator_id, name, int(of_transactions)))
+
+        def asked() -> int:
+            # One that was cut off may know the others no more.
+            with contextlib.suppress(KafkaError), admin_of(self.bootstrap_servers) as admin:
+                return int(admin._manager.run(admin._find_coordinator_id, name, int(of_transactions)))
+            return 0
+
+        return int(wait_for(f"{name} has a coordinator", asked))
 
     def transactions(self, version: int) -> None:
         """Let the coordinators of transactions follow one of the two protocols (KIP-890)."""
