@@ -14,7 +14,7 @@ from tests.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.nodes import Nodes
-from tests.crash.stream import NewStream
+from tests.crash.stream import NewStream, Stream
 from tests.driver import epoch_of
 from tests.waiting import wait_for
 
@@ -75,17 +75,23 @@ def test_a_leader_that_is_cut_off_from_the_others_is_not_taken_for_a_kafka_that_
     recover(line, since=since)
 
 
+def stream_beside_the_markers(nodes: Nodes, new_stream: NewStream) -> tuple[Stream, int]:
+    """With an epoch shown and one committed; the node that leads the markers does not coordinate its transactions."""
+    while True:
+        stream = new_stream(bootstrap=nodes.bootstrap_servers)
+        stream.publish()
+        leader = nodes.leader("epochline.markers")
+        if nodes.coordinator(stream.transactional_id, of_transactions=True) != leader:
+            stream.commit()
+            return stream, leader
+
+
 @pytest.mark.fault("F58")
 def test_a_publisher_that_asks_a_cut_off_leader_for_the_last_marker_sends_no_epoch_again(
     nodes: Nodes, new_stream: NewStream
 ) -> None:
     """P11, I9: the epoch is in the topic by the others' word; the one that sent it died before the ledger knew."""
-    cut, stream = 0, None
-    while stream is None or nodes.coordinator(stream.transactional_id, of_transactions=True) == cut:
-        stream = new_stream(bootstrap=nodes.bootstrap_servers)
-        stream.publish()
-        cut = nodes.leader("epochline.markers")
-    stream.commit()
+    stream, cut = stream_beside_the_markers(nodes, new_stream)
     with nodes.cut_off(cut):
         wait_for("another one leads the markers", lambda: nodes.leader("epochline.markers") != cut)
         stream.world.killed_at("topic.committed", BOOTSTRAP=nodes.bootstrap_servers)
@@ -103,12 +109,7 @@ def test_a_cut_off_leader_that_lacks_the_last_marker_is_not_taken_for_a_control_
     nodes: Nodes, new_stream: NewStream
 ) -> None:
     """INV-8, I9: a plan asks the topic which epoch it shows, and the ledger knows of a later one."""
-    cut, stream = 0, None
-    while stream is None or nodes.coordinator(stream.transactional_id, of_transactions=True) == cut:
-        stream = new_stream(bootstrap=nodes.bootstrap_servers)
-        stream.publish()
-        cut = nodes.leader("epochline.markers")
-    stream.commit()
+    stream, cut = stream_beside_the_markers(nodes, new_stream)
     it = stream.world.it
     with nodes.cut_off(cut):
         wait_for("another one leads the markers", lambda: nodes.leader("epochline.markers") != cut)
