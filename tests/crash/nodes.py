@@ -146,8 +146,12 @@ class Nodes:
     def mend(self) -> None:
         """Start the nodes that do not run, and wait until every replica is in sync."""
         self.start(*(number for number, node in self.nodes.items() if node.pid is None))
-        wait_for("every replica is in sync", lambda: not self.lagging())
+        self.in_sync_again()
         self.transactions(2)
+
+    def in_sync_again(self) -> None:
+        """Wait until every replica is in sync."""
+        wait_for("every replica is in sync", lambda: not self.lagging())
 
     def lagging(self) -> list[str]:
         """The partitions of which some replica is not in sync."""
@@ -240,7 +244,11 @@ class Nodes:
 
     @contextlib.contextmanager
     def cut_off(self, number: int) -> Iterator[None]:
-        """Neither of the others hears a node, which goes on to answer its clients as it did before."""
+        """Neither of the others hears a node, which goes on to answer its clients as it did before.
+
+        Afterwards it has what the others took meanwhile. Until then it says where its own log ends, and who reads to
+        there misses the rest.
+        """
         others = [node.host for other, node in self.nodes.items() if other != number]
         namespace = self.nodes[number].namespace
         for host in others:
@@ -252,6 +260,7 @@ class Nodes:
             for host in others:
                 _ip(f"-n {namespace} route del blackhole {host}/32")
             self._unheard = ()
+        self.in_sync_again()
 
     @contextlib.contextmanager
     def frozen(self, *numbers: int) -> Iterator[None]:

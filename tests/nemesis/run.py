@@ -25,7 +25,7 @@ from tests.waiting import idle_seconds
 MOST_BETWEEN_COMMITS = 5
 """So many faults strike between two commits at most; then the nemesis waits for a commit."""
 PATIENCE_SECONDS = 20.0
-"""So long a fault waits for an epoch at work."""
+"""How long a fault waits at most until an epoch is at work."""
 
 _SNAPSHOT = """
 SELECT (SELECT coalesce(sum(until_offset - start_offset), 0) FROM epochline.committed_range WHERE pipeline = %s),
@@ -138,9 +138,6 @@ def _break(world: World, result: Result) -> None:
             result.strikes.append(strike)
         shown = "met nothing" if strike is None else f"met {strike.phase or 'no epoch'}"
         print(f"{passed():7.1f} s  {fault.kind:<35} {shown}", flush=True)
-    while passed() < result.seconds:
-        nemesis.mend()
-        time.sleep(0.05)
     nemesis.mend(everything=True)
 
 

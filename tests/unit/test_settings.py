@@ -131,7 +131,7 @@ def test_two_epochs_at_once_are_accepted_and_capped_at_one_with_a_note() -> None
     one = resolve_settings(orders(schedule=seconds(1), settings=Settings(max_concurrent=2)))
 
     assert one.max_concurrent == 1
-    assert one.notes == ("max_concurrent=2 has no effect: one epoch of a pipeline is in flight at a time (K14)",)
+    assert one.notes == ("max_concurrent=2 has no effect: one epoch of a pipeline is in flight at a time",)
 
 
 def test_without_an_interval_there_is_one_attempt_and_a_note_says_what_is_off() -> None:

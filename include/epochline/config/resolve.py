@@ -112,18 +112,17 @@ def resolve_settings(
     if by_hand:
         notes.append(
             "no interval: checkpointing is off, so nothing is planned, tried again or finished until the next manual"
-            " run; what a run commits is still exactly once (K22)"
+            " run; what a run commits is still exactly once"
         )
     wanted = decide("max_concurrent", 1)
     if wanted > 1:
-        notes.append(f"max_concurrent={wanted} has no effect: one epoch of a pipeline is in flight at a time (K14)")
+        notes.append(f"max_concurrent={wanted} has no effect: one epoch of a pipeline is in flight at a time")
     tolerance = decide("tolerable_failures", "any", "tolerance")
     restart = decide("restart", NoRestart() if by_hand else Endless())
     if isinstance(restart, Endless) and decided_by["restart"] != "default":
         notes.append(
             "restart is declared as endless: an epoch that fails of the same error of code is tried without end, at"
-            f" pauses that grow to {restart.longest_pause.total_seconds():g} s; nothing pauses the"
-            " pipeline (R4)"
+            f" pauses that grow to {restart.longest_pause.total_seconds():g} s; nothing pauses the pipeline"
         )
     if pipeline.profile is not None and decided_by["restart"] == "default":
         # Flink's default is what such a program asks for: it goes on after errors that come back (ADR 0049).
