@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 from kafka.admin import NewTopic
 from kafka.errors import KafkaError
+from kafka.protocol.metadata import MetadataRequest
 
 from epochline.local.home import LOOPBACK, Ports
 from epochline.local.kafka import Kafka
@@ -154,15 +155,25 @@ class Nodes:
         wait_for("every replica is in sync", lambda: not self.lagging())
 
     def lagging(self) -> list[str]:
-        """The partitions of which some replica is not in sync."""
+        """The partitions of which some replica is not in sync by the word of some node.
+
+        Each node is asked: one that was cut off says what was true before, until it has heard of its successors.
+        """
+
+        async def asked(admin: Any, number: int) -> Any:
+            await admin._get_cluster_metadata([])
+            every = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+            return await admin._manager.send(every, node_id=number, request_timeout_ms=5_000)
+
         with contextlib.suppress(KafkaError), admin_of(self.bootstrap_servers) as admin:
             return [
-                f"{topic['name']}-{one['partition_index']}"
-                for topic in admin.describe_topics()
-                for one in topic["partitions"]
-                if len(one["isr_nodes"]) < len(one["replica_nodes"])
+                f"{topic.name}-{one.partition_index} by {number}"
+                for number in self.nodes
+                for topic in admin._manager.run(asked, admin, number).topics
+                for one in topic.partitions
+                if len(one.isr_nodes) < len(one.replica_nodes)
             ]
-        return ["nobody answers"]
+        return ["somebody does not answer"]
 
     def make_topic(self, name: str, replicas: Sequence[int]) -> None:
         """Make a topic of one partition that may lose records: one replica in sync is enough."""
