@@ -20,6 +20,22 @@ value is exact."""
 _SECONDS = ("timestamp", "time with", "interval", "tsrange", "tstzrange", "tsmultirange", "tstzmultirange")
 """How types begin that round a second to six digits."""
 
+_DAY = r"([+-]?infinity|epoch|[0-9]{4,7}-[0-9]{1,2}-[0-9]{1,2}{time}( (ad|bc))?)"
+_CLOCK = r"[0-9]{1,2}:[0-9]{2}(:[0-5]?[0-9]([.][0-9]+)?)?"
+_ZONE = "( ?([+-][0-9:]+|[a-z][a-z0-9_/+-]*))?"
+_WRITTEN = {
+    "date": _DAY.replace("{time}", ""),
+    "timestamp without time zone": _DAY.replace("{time}", f"([t ]{_CLOCK})?"),
+    "timestamp with time zone": _DAY.replace("{time}", f"([t ]{_CLOCK})?{_ZONE}"),
+    "time without time zone": _CLOCK,
+    "time with time zone": _CLOCK + _ZONE,
+}
+"""By type, a regular expression of the texts from which PostgreSQL drops nothing: it reads a date of ``2024-01-01
+23:59``, a timestamp without the zone that is given, the 60th second as the next minute, and ``now`` as the time of each
+attempt."""
+_BETWEEN = r'[][(){},"]+'
+"""What stands between the bounds of ranges, or the members of a composite."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetColumn:
@@ -131,6 +147,9 @@ class TargetColumn:
             changes.append(f"k::{self.plain} IS DISTINCT FROM g::{self.plain}")
         parts = {*self.inner} or {self.plain}
         seconds = {part for part in parts if part.startswith(_SECONDS)}
+        if len(parts) == 1 and parts <= _WRITTEN.keys():
+            whole = rf"^\s*(empty|{_WRITTEN[min(parts)]})?\s*$"
+            changes.append(f"EXISTS (SELECT FROM regexp_split_to_table(g, '{_BETWEEN}') w WHERE w !~* '{whole}')")
         if seconds:
             # A composite may have other numbers, too.
             before = "" if seconds == parts else ":[0-9]{1,2}"
