@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from epochline.declare.columns import STAGED_PLACE, is_reserved
+from epochline.declare.columns import STAGED_PLACE, ColumnType, is_reserved, keeps_order, parse_type
 from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable, order_columns
@@ -39,6 +39,7 @@ def filled_columns(
         _check_lineage(sink, target)
         if sink.key:
             _check_key(sink, target, filled)
+        _check_order(pipeline, sink, target)
         published = refused_by_publication(connection, sink, target)
         if published is not None:
             raise _UnfitError(f": {published}")
@@ -173,6 +174,35 @@ def _check_key(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -
         raise _UnfitError(f": measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
 
 
+def _check_order(pipeline: Pipeline, sink: PostgresTable, target: Target) -> None:
+    """Refuse a column that keeps the order in another type: older records would replace newer ones of their key."""
+    if sink.mode != "upsert":
+        return
+    orders = order_columns(sink, pipeline.parsed_columns).items()
+    wrong = {
+        name: kind
+        for name, kind in orders
+        if name in target.columns and not _takes_order(target.columns[name].base, kind)
+    }
+    if wrong:
+        said = ", ".join(f"{name} is {target.columns[name].kind}, and its values are {wrong[name]}" for name in wrong)
+        alter = "; ".join(
+            f"ALTER TABLE {sink.table} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind}"
+            for name, kind in wrong.items()
+        )
+        raise _UnfitError(
+            f": {said}. Values that are rounded or compared otherwise would let an older record replace a newer one."
+            f" Run {alter}."
+        )
+
+
+def _takes_order(column: str, values: ColumnType) -> bool:
+    try:
+        return keeps_order(parse_type(column), values)
+    except ValueError:
+        return False
+
+
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
     """Columns of the table that ``epochline migrate`` creates for a sink, with their types."""
     orders = {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
@@ -198,16 +228,31 @@ def compare(connection: Connection, pipeline: Pipeline) -> Fit:
         refuse_unorderable(connection, pipeline, targets)
     except TargetError as error:
         problems.append(error.said)
+    notes = [note for sink, target, _ in filled if (note := _forgotten_order(pipeline, sink, target)) is not None]
     if pipeline.is_transformed or any(sink.select is not None for sink in pipeline.targets):
-        return Fit(problems=problems)  # Which columns a function takes from the record is its own matter.
+        # Which columns a function takes from the record is its own matter.
+        return Fit(problems=problems, notes=notes)
     used = {name for _, _, columns in filled for name in columns}
     used |= {name for sink in pipeline.written for name in (*(sink.columns or ()), *sink.key, *sink.order_by)}
-    notes = [
+    notes += [
         note
         for sink, target, columns in filled
         if sink.columns is None and (note := _unfilled(pipeline, sink, target, columns, used)) is not None
     ]
     return Fit(problems=problems, notes=notes)
+
+
+def _forgotten_order(pipeline: Pipeline, sink: PostgresTable, target: Target) -> str | None:
+    """What a table lacks to keep the declared order from one epoch to the next."""
+    kinds = order_columns(sink, pipeline.parsed_columns)
+    missing = [order_column(name) for name in sink.order_by if order_column(name) not in target.columns]
+    if sink.mode != "upsert" or not missing:
+        return None
+    adds = ", ".join(f"ADD {name} {kinds[name]}" for name in missing if name in kinds) or f"ADD {missing[0]} …"
+    return (
+        f"{pipeline.name}: target {sink.table} has no column {', '.join(missing)}, so that it keeps its order_by within"
+        f" an epoch alone: in a later epoch an older record replaces a newer row. Run ALTER TABLE {sink.table} {adds}"
+    )
 
 
 def _unfilled(
