@@ -1,5 +1,6 @@
 """What a sink mode means (protocol), on real PostgreSQL: rows staged as Spark would, applied by the use cases."""
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -272,6 +273,21 @@ def test_an_order_may_be_kept_in_a_wider_type(bench: NewBench, values: str, kept
     it.after([kv("a", 1, o=newer)], [kv("a", 2, o=older)])
 
     assert it.rows() == [("a", 1)]
+
+
+def test_a_table_of_deleted_keys_that_its_target_has_outgrown_is_refused_until_it_is_altered(bench: NewBench) -> None:
+    """INV-9: rounded, a deletion of 1.25 would be one of 1, whose records would count as older than it."""
+    table = f"CREATE TABLE t (k numeric(4,0) PRIMARY KEY, v int, _order_v int{LINEAGE})"
+    it = bench({"k": "numeric", "v": "integer"}, existing=table, **BY_V).after([kv(7, 1)])
+    it.sql("ALTER TABLE t ALTER k TYPE numeric(6,2)")
+
+    with pytest.raises(TargetError, match=r"k is numeric\(4,0\), and its values are numeric\(6,2\)") as raised:
+        it.plan(kv("1.25", 1))
+
+    [alter] = re.findall(r"Run (ALTER TABLE epochline\.deleted_.*)\. To go on", str(raised.value))
+    it.sql(alter)
+    it.after([kv("1.25", 1), kv("1.25", 9, _deleted=True)], [kv(1, 5)])
+    assert it.rows("k::text, v") == [("1.00", 5), ("7.00", 1)]
 
 
 KEYS_THAT_NO_RECORD_BREAKS = {

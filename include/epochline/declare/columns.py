@@ -147,6 +147,8 @@ def check_spark_holds(field: str, columns: Mapping[str, str]) -> None:
 
 def keeps_order(kind: ColumnType, values: ColumnType) -> bool:
     """Whether a column takes all values of another type unchanged and compares them alike."""
+    if kind == values or kind.element is not None or values.element is not None:
+        return kind == values
     if values.name == kind.name and None not in (kind.precision, values.precision):
         scales = kind.scale or 0, values.scale or 0
         return scales[0] >= scales[1] and (kind.precision or 0) - scales[0] >= (values.precision or 0) - scales[1]

@@ -7,7 +7,7 @@ from typing import Any
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
 
-from epochline.declare.columns import INTEGERS, parse_type
+from epochline.declare.columns import INTEGERS, keeps_order, parse_type
 from epochline.declare.names import QUARANTINE
 from epochline.postgres.queries.named import statement
 from epochline.postgres.queries.statements import Connection, compose, run, where
@@ -117,6 +117,13 @@ class TargetColumn:
     def adds_exactly(self) -> bool:
         """Whether sums of its values are exact."""
         return not self.arrays and self.plain in INTEGERS | {"numeric"} and self.staged == self.base
+
+    def keeps(self, values: str) -> bool:
+        """Whether it takes all values of a type unchanged, and compares them as that type does."""
+        try:
+            return self.kind == values or keeps_order(parse_type(self.base), parse_type(values))
+        except ValueError:
+            return False
 
     @property
     def unfit(self) -> str | None:

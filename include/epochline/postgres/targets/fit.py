@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from epochline.declare.columns import STAGED_PLACE, ColumnType, is_reserved, keeps_order, parse_type
+from epochline.declare.columns import STAGED_PLACE, is_reserved
 from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable, order_columns
@@ -43,9 +43,13 @@ def filled_columns(
         published = refused_by_publication(connection, sink, target)
         if published is not None:
             raise _UnfitError(f": {published}")
-    side = f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
-    if remembers_deleted(sink) and find_target(connection, side) is None:
-        raise TargetError(f"{subject}: its table of deleted keys is missing. The command makes it.", "migrate")
+    if remembers_deleted(sink):
+        name = f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
+        side = find_target(connection, name)
+        if side is None:
+            raise TargetError(f"{subject}: its table of deleted keys is missing. The command makes it.", "migrate")
+        with _refusing(subject, f"plan {pipeline.name}"):
+            _check_deleted_keys(pipeline, sink, target, name, side)
     return filled
 
 
@@ -178,29 +182,42 @@ def _check_order(pipeline: Pipeline, sink: PostgresTable, target: Target) -> Non
     """Refuse a column that keeps the order in another type: older records would replace newer ones of their key."""
     if sink.mode != "upsert":
         return
-    orders = order_columns(sink, pipeline.parsed_columns).items()
-    wrong = {
-        name: kind
-        for name, kind in orders
-        if name in target.columns and not _takes_order(target.columns[name].base, kind)
-    }
+    wrong = _otherwise(target, {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()})
     if wrong:
-        said = ", ".join(f"{name} is {target.columns[name].kind}, and its values are {wrong[name]}" for name in wrong)
-        alter = "; ".join(
-            f"ALTER TABLE {sink.table} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind}"
-            for name, kind in wrong.items()
-        )
         raise _UnfitError(
-            f": {said}. Values that are rounded or compared otherwise would let an older record replace a newer one."
-            f" Run {alter}."
+            f": {wrong}. Values that are rounded or compared otherwise would let an older record replace a newer one."
+            f" {_retyped(sink.table, wrong)}."
         )
 
 
-def _takes_order(column: str, values: ColumnType) -> bool:
-    try:
-        return keeps_order(parse_type(column), values)
-    except ValueError:
-        return False
+def _check_deleted_keys(pipeline: Pipeline, sink: PostgresTable, target: Target, name: str, side: Target) -> None:
+    """Refuse a table of deleted keys whose types the target has outgrown: it would remember other keys and orders."""
+    kinds = {key: target.columns[key].kind for key in sink.key}
+    kinds |= {order: str(kind) for order, kind in order_columns(sink, pipeline.parsed_columns).items()}
+    wrong = _otherwise(side, kinds)
+    if wrong:
+        raise _UnfitError(
+            f": its table of deleted keys would remember other values: {wrong}. Records of keys that nobody deleted"
+            f" would count as deleted. {_retyped(name, wrong)}."
+        )
+
+
+class _Wrong(dict[str, tuple[str, str]]):
+    """By column, its type, and the type of its values."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} is {kind}, and its values are {values}" for name, (kind, values) in self.items())
+
+
+def _otherwise(table: Target, kinds: Mapping[str, str]) -> _Wrong:
+    """The columns of a table that would round values of these types, or compare them otherwise."""
+    there = {name: table.columns[name] for name in kinds if name in table.columns}
+    return _Wrong({name: (column.kind, kinds[name]) for name, column in there.items() if not column.keeps(kinds[name])})
+
+
+def _retyped(table: str, wrong: _Wrong) -> str:
+    changes = [f"ALTER COLUMN {name} TYPE {kind} USING {name}::{kind}" for name, (_, kind) in wrong.items()]
+    return f"Run ALTER TABLE {table} {', '.join(changes)}"
 
 
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
