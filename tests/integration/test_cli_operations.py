@@ -1,6 +1,10 @@
 """What operators do at a terminal, against a real ledger and a real Kafka."""
 
+import io
 import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +14,14 @@ from epochline import cli
 from epochline.cli.connections import adapters
 from epochline.config import discovery
 from epochline.coordinator.mirror import mirror
-from epochline.operations import ACTIONS
+from epochline.errors import StalePreviewError
+from epochline.operations import ACTIONS, EpochAction, Request, Subject
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import query
 from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import produce
-from tests.integration.people import declare
+from tests.integration.people import RUN, declare
 from tests.integration.sinks_world import in_process
 
 
@@ -110,6 +115,49 @@ def test_a_savepoint_is_made_listed_restored_and_deleted(call: Call, committed: 
     assert "has no savepoint" in call.shown("savepoints", "people")
 
 
+class Deliberating(io.TextIOBase):
+    """A terminal at which somebody says yes after something else has happened."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+        self._meanwhile()
+        return "y\n"
+
+
+def test_a_restore_undoes_no_epoch_that_its_preview_did_not_show(
+    call: Call, committed: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C12: an epoch that is committed while the operator reads the preview stays; a repeat shows it."""
+    one = ("people", "one", "--reason", "version 2")
+    call.shown("savepoint", *one, "--yes")
+    monkeypatch.setattr(sys, "stdin", Deliberating(committed.epoch))
+
+    code, out, err = call("restore", *one)
+
+    assert (code, "undone" in out) == (1, False), out + err
+    assert "restore would do something else by now than its preview says" in err
+    assert committed.sql("SELECT count(*) FROM people") == [(150,)]
+    monkeypatch.setattr(sys, "stdin", Deliberating(lambda: None))
+    assert "undone: epoch 2" in call.shown("restore", *one)
+    assert committed.sql("SELECT count(*) FROM people") == [(100,)]
+
+
+def test_a_sealed_epoch_is_not_aborted_by_who_saw_it_staging(
+    call: Call, fed: str, postgres_dsn: str, kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = in_process(postgres_dsn, kafka_bootstrap, discovery.find("people"))
+    planned, run = people.planned()
+    monkeypatch.setattr(sys, "stdin", Deliberating(lambda: people.staged_and_sealed(planned, run)))
+
+    code, out, err = call("abort", "people", 1, "--reason", "it takes long")
+
+    assert (code, "epoch 1 of people is PLANNED" in out) == (1, True), out + err
+    assert "abort would do something else by now than its preview says" in err
+    assert people.commit(planned).rows == {"people": 100}
+
+
 def test_a_savepoint_is_written_to_a_file_once_and_read_back(call: Call, committed: InProcess, tmp_path: Path) -> None:
     """C11: only the owner can read the file, no export overwrites it, and its savepoint cannot be imported twice."""
     file = tmp_path / "one.zip"
@@ -142,6 +190,25 @@ def set_aside(call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn:
     produce(kafka_bootstrap, people_topic, [b"no person"], partition=0)
     line.epoch()
     return people_topic
+
+
+def test_a_requeue_reads_no_record_that_its_preview_did_not_count(
+    call: Call, set_aside: str, postgres_dsn: str, kafka_bootstrap: str
+) -> None:
+    declared = discovery.find("people")
+    action, subject = ACTIONS["requeue"], Subject(
+        name="people", ledger=adapters().ledger(declared), declared=declared, source=adapters().offsets(declared)
+    )  # fmt: skip
+    assert isinstance(action, EpochAction)
+    everything = action.parse({"everything": True})
+    confirmed = action.preview(subject, everything)
+    produce(kafka_bootstrap, set_aside, [b"another one"], partition=1)
+    replace(in_process(postgres_dsn, kafka_bootstrap, declared), run_prefix="later").epoch()
+
+    with pytest.raises(StalePreviewError, match="requeue would do something else"):
+        action.plan(subject, everything, Request(actor="ada", reason="mended"), RUN, confirmed=confirmed)
+
+    assert query(postgres_dsn, "SELECT max(epoch_id) FROM epochline.epochs") == [(3,)]
 
 
 def test_records_are_listed_the_newest_first_with_the_command_that_goes_on(call: Call, set_aside: str) -> None:

@@ -188,6 +188,22 @@ def test_an_update_that_breaks_a_check_with_the_defaults_of_a_new_row_is_set_asi
     assert it.rows() == [("a", 1), ("b", 2), ("c", 3)]
 
 
+def test_a_constraint_that_is_not_enforced_refuses_no_record_and_no_target(postgres_dsn: str) -> None:
+    """INV-9: PostgreSQL 18 only keeps it as a description; its foreign key deletes no rows, either."""
+    ddl = (
+        f"{PARENT} CREATE TABLE t (k text, v int, {LINEAGE}, CHECK (v < 10) NOT ENFORCED,"
+        " FOREIGN KEY (k) REFERENCES parent ON DELETE CASCADE NOT ENFORCED);"
+    )
+    columns = {"k": "text"}
+    parent = PostgresTable(table="parent", mode="replace", columns=columns, lineage=False)
+    it = Target(postgres_dsn, ddl, [kv("a", 1), kv("c", 10)], [PostgresTable(table="t"), parent])
+
+    assert it.sealed_after_attempts() == []
+
+    assert it.rows() == [("a", 1), ("c", 10)]
+    assert it.quarantined() == []
+
+
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_record_that_only_a_refused_one_excludes_stays(postgres_dsn: str, mode: str) -> None:
     """Each overlaps the next one: the first stays, so the second does not, so the third does, and so on."""

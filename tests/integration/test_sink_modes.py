@@ -1,5 +1,6 @@
 """What a sink mode means (protocol), on real PostgreSQL: rows staged as Spark would, applied by the use cases."""
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -108,6 +109,18 @@ HISTORIES |= {
         ([kv("c", 1), gone("c"), gone("d"), kv("d", 2)], [("a", 2), ("b", 1), ("d", 2)]),
     ]),
 }  # fmt: skip
+
+
+def test_a_plan_says_which_table_forgets_the_declared_order(bench: NewBench) -> None:
+    """`epochline plan` and `validate` name the column that keeps an older record from replacing a newer row."""
+    it = bench(existing=f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE})", **BY_V)
+
+    (note,) = it.preview().notes
+
+    assert "in a later epoch an older record replaces a newer row" in note
+    it.sql(note.split("Run ")[1])
+    assert it.preview().notes == ()
+    assert it.after([kv("a", 9)], [kv("a", 8)]).rows() == [("a", 9)]
 
 
 @pytest.mark.parametrize("history", HISTORIES)
@@ -230,6 +243,51 @@ def test_a_target_that_does_not_fit_is_refused_at_the_plan_with_the_fix(
 ) -> None:
     with pytest.raises(TargetError, match=said):
         bench(existing=table, **sink).plan(kv("a", 1))
+
+
+@pytest.mark.parametrize(("values", "kept"), [
+    ("timestamp", "date"), ("timestamp", "timestamp(0)"), ("timestamptz", "timestamptz(3)"), ("bigint", "real"),
+    ("bigint", "integer"), ("numeric", "numeric(9,2)"), ("numeric(9,2)", "numeric(9,1)"), ("integer", "text"),
+    ("text", "varchar(3)"), ("integer", "mood"), ("timestamptz", "timestamp"),
+])  # fmt: skip
+def test_an_order_that_its_column_would_round_is_refused_at_the_plan(bench: NewBench, values: str, kept: str) -> None:
+    """INV-9: an older record of a later epoch would have the same order as the newer one, and replace it."""
+    table = "CREATE TYPE mood AS ENUM ('sad');"
+    table += f" CREATE TABLE t (k text PRIMARY KEY, v int, o {values}, _order_o {kept}{LINEAGE})"
+    record = {**KV, "o": values}
+
+    with pytest.raises(TargetError, match="ALTER TABLE t ALTER COLUMN _order_o TYPE"):
+        bench(record, existing=table, order_by="o", **UPSERT).plan(kv("a", 1))
+
+
+@pytest.mark.parametrize(("values", "kept", "newer", "older"), [
+    ("smallint", "bigint", 2, 1), ("integer", "numeric", 2, 1), ("real", "double precision", 2.5, 2.25),
+    ("varchar(3)", "text", "b", "a"), ("timestamptz(0)", "timestamptz", "2024-01-02Z", "2024-01-01Z"),
+    ("numeric(9,2)", "numeric(12,4)", "1.02", "1.01"), ("date", "date", "2024-01-02", "2024-01-01"),
+])  # fmt: skip
+def test_an_order_may_be_kept_in_a_wider_type(bench: NewBench, values: str, kept: str, newer: Any, older: Any) -> None:
+    """Of two epochs the record with the higher order wins."""
+    table = f"CREATE TABLE t (k text PRIMARY KEY, v int, o {values}, _order_o {kept}{LINEAGE})"
+    it = bench({**KV, "o": values}, existing=table, order_by="o", **UPSERT)
+
+    it.after([kv("a", 1, o=newer)], [kv("a", 2, o=older)])
+
+    assert it.rows() == [("a", 1)]
+
+
+def test_a_table_of_deleted_keys_that_its_target_has_outgrown_is_refused_until_it_is_altered(bench: NewBench) -> None:
+    """INV-9: rounded, a deletion of 1.25 would be one of 1, whose records would count as older than it."""
+    table = f"CREATE TABLE t (k numeric(4,0) PRIMARY KEY, v int, _order_v int{LINEAGE})"
+    it = bench({"k": "numeric", "v": "integer"}, existing=table, **BY_V).after([kv(7, 1)])
+    it.sql("ALTER TABLE t ALTER k TYPE numeric(6,2)")
+
+    with pytest.raises(TargetError, match=r"k is numeric\(4,0\), and its values are numeric\(6,2\)") as raised:
+        it.plan(kv("1.25", 1))
+
+    [alter] = re.findall(r"Run (ALTER TABLE epochline\.deleted_.*)\. To go on", str(raised.value))
+    it.sql(alter)
+    it.after([kv("1.25", 1), kv("1.25", 9, _deleted=True)], [kv(1, 5)])
+    assert it.rows("k::text, v") == [("1.00", 5), ("7.00", 1)]
 
 
 KEYS_THAT_NO_RECORD_BREAKS = {

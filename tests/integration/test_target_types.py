@@ -56,8 +56,8 @@ def test_each_value_of_any_type_is_stored_as_it_is_or_its_record_is_bad(postgres
 
     assert len(it.sealed_after_attempts()) == 1
 
-    texts = ", ".join(f"'{name}', {name}::text" for name in COLUMNS)
-    stored = it.job.sql(f"SELECT _offset, json_build_object({texts}) FROM t ORDER BY 1")
+    names, texts = (", ".join(spelled.format(name) for name in COLUMNS) for spelled in ("'{}'", "{}::text"))
+    stored = it.job.sql(f"SELECT _offset, json_object(ARRAY[{names}], ARRAY[{texts}]) FROM t ORDER BY 1")
     assert stored == [(at, {**dict.fromkeys(COLUMNS), name: shown}) for at, (name, _, shown) in enumerate(GOOD)]
     named = {at: re.search(r"\b(v\d+): ", reason) for at, reason in it.quarantined()}
     assert {at: found and found[1] for at, found in named.items()} == {

@@ -20,9 +20,20 @@ from epochline.cli import connections, printing
 from epochline.cli.options import AsJson, Name, OwnConnection
 from epochline.config import discovery
 from epochline.config.connections import POSTGRES
+from epochline.coordinator import Plan
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, DeclarationError
-from epochline.operations import ACTIONS, STALE_AFTER, Action, DirectAction, EpochAction, Request, Subject, tidy
+from epochline.operations import (
+    ACTIONS,
+    STALE_AFTER,
+    Action,
+    ActionPreview,
+    DirectAction,
+    EpochAction,
+    Request,
+    Subject,
+    tidy,
+)
 from epochline.ports import Parsed, StoredRecord
 from epochline.protocol.changes import words
 from epochline.protocol.epoch import Run
@@ -209,23 +220,34 @@ def _run(
         printing.say("nothing was changed")
         raise typer.Exit(1)
     request, parsed = Request(actor=actor(), reason=reason), action.pinned(parsed, preview)
+    # Who answers a question may have taken minutes. A program that says yes beforehand agrees to what is found.
+    confirmed = None if yes else preview
     if isinstance(action, EpochAction):
-        _run_epochs(action, subject, parsed, request, as_json=as_json)
+        _run_epochs(action, subject, parsed, request, confirmed, as_json=as_json)
     elif isinstance(action, DirectAction):
-        done = action.act(subject, parsed, request)
+        done = action.act(subject, parsed, request, confirmed=confirmed)
         printing.say(printing.as_json(asdict(done.row)) if as_json else "\n".join(done.lines))
 
 
 def _run_epochs(
-    action: EpochAction[Any, Any], subject: Subject, parsed: Any, request: Request, *, as_json: bool
-) -> None:
-    """Plan, stage and commit in this process until the action is complete."""
+    action: EpochAction[Any, Any], subject: Subject, parsed: Any, request: Request, confirmed: ActionPreview | None, *,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Plan, stage and commit in this process until the action is complete.
+
+    The first epoch must be what was ``confirmed``; further ones go on where it ended.
+    """
     from epochline.cli.execution import Execution
 
     declared, _ = subject.declaration()
-    with Execution(
-        declared, lambda run, writers: action.plan(subject, parsed, request, run, writers=writers)
-    ) as execution:
+    agreed = [confirmed]
+
+    def plan(run: Run, writers: int | None) -> Plan:
+        return action.plan(
+            subject, parsed, request, run, writers=writers, confirmed=agreed.pop() if agreed else None
+        )  # fmt: skip
+
+    with Execution(declared, plan) as execution:
         execution.epochs(
             (lambda: action.preview(subject, parsed).refusal is None) if action.repeats else None, as_json=as_json
         )

@@ -145,6 +145,30 @@ def check_spark_holds(field: str, columns: Mapping[str, str]) -> None:
             )
 
 
+def keeps_order(kind: ColumnType, values: ColumnType) -> bool:
+    """Whether a column takes all values of another type unchanged and compares them alike."""
+    if kind == values or kind.element is not None or values.element is not None:
+        return kind == values
+    if values.name == kind.name and None not in (kind.precision, values.precision):
+        scales = kind.scale or 0, values.scale or 0
+        return scales[0] >= scales[1] and (kind.precision or 0) - scales[0] >= (values.precision or 0) - scales[1]
+    if values.name == kind.name:
+        return all(
+            most is None or (least is not None and least <= most)
+            for most, least in (
+                (kind.precision, values.precision), (kind.length, values.length), (kind.digits, values.digits),
+            )
+        )  # fmt: skip
+    if kind.precision is not None or kind.length is not None:
+        return False
+    return values.name in _NARROWER.get(kind.name, ())
+
+
+_NARROWER = {
+    "integer": ("smallint",), "bigint": ("smallint", "integer"), "numeric": ("smallint", "integer", "bigint"),
+    "double precision": ("real",), "text": ("character varying",), "character varying": ("text",),
+}  # fmt: skip
+
 INTEGERS = frozenset({"smallint", "integer", "bigint"})
 """Types that sum exactly as integers. A measure of mode ``add`` has one of them or ``numeric``."""
 

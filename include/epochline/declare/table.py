@@ -38,7 +38,9 @@ class PostgresTable(DeclarationModel):
             of the record, ``("_topic", "_partition", "_offset", "_row")``.
         repeats: with a ``key`` in mode ``append``: ``refuse`` makes a repeat a bad record; ``skip`` keeps the first
             row, and counts the others (docs/sinks.md).
-        order_by: columns whose highest value wins (``upsert``); by default the record's offset.
+        order_by: columns whose highest value wins (``upsert``); by default the record's offset. A column ``_order_…``
+            of the same type, which `epochline migrate` makes, keeps each value for later epochs. In a table that exists
+            without it, the order counts within an epoch alone, and a later epoch's row wins.
         measures: columns to sum (``add``): integer or numeric.
         tombstone: what a record without a value does to an upsert target; by default ``delete``. A row from ``parse``
             or ``transform`` with a true ``_deleted`` deletes its key in any case.

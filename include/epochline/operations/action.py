@@ -12,7 +12,7 @@ from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import ConsumerGroup, confirmed
 from epochline.declare.base import problems
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError
+from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError, StalePreviewError
 from epochline.ports import ActionRow, Ledger, OffsetSource, Parsed, PipelineRow, StoredRecord, Transaction
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import Head
@@ -187,10 +187,13 @@ class DirectAction(Action[P, Seen]):
     def change(self, case: Case[P, Seen], request: Request) -> Afterwards:
         """Do the action, in the transaction that also writes the ledger's row. The pipeline's row is locked."""
 
-    def act(self, subject: Subject, parameters: P, request: Request) -> Done:
+    def act(self, subject: Subject, parameters: P, request: Request, *, confirmed: ActionPreview | None = None) -> Done:
         """Do the action. Preview, change and ledger row share one transaction under the pipeline's row lock.
 
+        ``confirmed`` is the preview that somebody agreed to; None if nobody was asked.
+
         Raises:
+            StalePreviewError: the action would do something else than was agreed to; nothing was changed.
             ActionRefusedError: nothing was changed.
             EpochNotFoundError, SourceError: as `preview`.
         """
@@ -202,9 +205,19 @@ class DirectAction(Action[P, Seen]):
             previewed = self.describe(case)
             if previewed.refusal is not None:
                 raise ActionRefusedError(f"{previewed.refusal} Nothing was changed.")
+            refuse_other_effect(self.name, subject.name, previewed, confirmed)
             afterwards = self.change(case, request)
             row = record(tx, subject.name, self.name, previewed, request)
         return Done(row=row, lines=afterwards())
+
+
+def refuse_other_effect(action: str, pipeline: str, previewed: ActionPreview, confirmed: ActionPreview | None) -> None:
+    """Raise `StalePreviewError` if an action would change other values than the preview that somebody agreed to."""
+    if confirmed is not None and (previewed.before, previewed.after) != (confirmed.before, confirmed.after):
+        raise StalePreviewError(
+            f"{pipeline}: {action} would do something else by now than its preview says, because the state has changed"
+            " since. Nothing was changed. Repeat the command, and read the new preview."
+        )
 
 
 def record(tx: Transaction, pipeline: str, action: str, done: ActionPreview, request: Request) -> ActionRow:

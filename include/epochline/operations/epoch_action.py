@@ -7,7 +7,18 @@ from typing import Any, ClassVar
 from epochline.coordinator.intent import LEASE, EpochDraft, Intent, Plan, PlanRequest, write_epoch
 from epochline.coordinator.recover import recover
 from epochline.errors import ActionRefusedError, PlanChangedError
-from epochline.operations.action import Action, Case, P, Request, Seen, Subject, record, refuse_older_kafka
+from epochline.operations.action import (
+    Action,
+    ActionPreview,
+    Case,
+    P,
+    Request,
+    Seen,
+    Subject,
+    record,
+    refuse_older_kafka,
+    refuse_other_effect,
+)
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, Run
 
@@ -26,10 +37,16 @@ class EpochAction(Action[P, Seen]):
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: Seen) -> str | None:
         """Why the run's own aborted epoch cannot be tried again with what it was to read; None if it can."""
 
-    def plan(self, subject: Subject, parameters: P, request: Request, run: Run, *, writers: int | None = None) -> Plan:
+    def plan(
+        self, subject: Subject, parameters: P, request: Request, run: Run, *, writers: int | None = None,
+        confirmed: ActionPreview | None = None,
+    ) -> Plan:  # fmt: skip
         """Give the run its epoch, as `epochline.coordinator.plan` does: its own again, or a new one.
 
+        ``confirmed`` is the preview that somebody agreed to; None if nobody was asked.
+
         Raises:
+            StalePreviewError: a new epoch would do something else than was agreed to; nothing was changed.
             ActionRefusedError: what is asked for cannot be done; nothing was changed.
             PlanChangedError: another run planned at the same moment; trying again helps.
             EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
@@ -39,7 +56,7 @@ class EpochAction(Action[P, Seen]):
         if resumed is not None:
             return resumed
         refuse_older_kafka(subject.ledger, source, declared)
-        intent = _ActionIntent(self, subject, parameters, self.look(subject, parameters), request)
+        intent = _ActionIntent(self, subject, parameters, self.look(subject, parameters), request, confirmed)
         asked = PlanRequest(writers=writers, note=str(request))
         return write_epoch(subject.ledger, declared, run, asked, intent, aborted, notes)
 
@@ -59,6 +76,7 @@ class _ActionIntent(Intent):
     parameters: Any
     seen: Any
     request: Request
+    confirmed: ActionPreview | None
 
     def check(self, tx: Transaction, row: PipelineRow) -> None:
         refuse_unfinished(tx, self.subject.name)
@@ -71,6 +89,7 @@ class _ActionIntent(Intent):
         previewed = self.action.describe(case)
         if previewed.refusal is not None:
             raise ActionRefusedError(f"{previewed.refusal} Nothing was changed.")
+        refuse_other_effect(self.action.name, self.subject.name, previewed, self.confirmed)
         draft = self.action.draft(case, row)
 
         def write_more(tx: Transaction, epoch: Epoch) -> None:

@@ -216,7 +216,9 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
        ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),
                                       'columns', ARRAY(SELECT a.attname FROM pg_attribute a
                                                        WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))
-             FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c' ORDER BY k.conname) AS checks,
+             FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c'
+               -- PostgreSQL 18 has constraints that are NOT ENFORCED.
+               AND (to_jsonb(k)->>'conenforced') IS DISTINCT FROM 'false' ORDER BY k.conname) AS checks,
        ARRAY(SELECT json_agg(a.attname) FROM pg_index i
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1
              WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid) AS long_indexes,
@@ -241,7 +243,7 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
              FROM pg_constraint k JOIN pg_namespace kn ON kn.oid = k.connamespace
              JOIN pg_class h ON h.oid = k.conrelid JOIN pg_namespace hn ON hn.oid = h.relnamespace
              JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
-             WHERE k.contype = 'f'
+             WHERE k.contype = 'f' AND (to_jsonb(k)->>'conenforced') IS DISTINCT FROM 'false'
                -- The key of a partition to a table is the key of its whole table to it. A partition or an heir may also
                -- have keys of its own, from it and to it.
                AND (k.conparentid = 0 AND EXISTS (SELECT FROM tree WHERE oid IN (k.conrelid, k.confrelid))

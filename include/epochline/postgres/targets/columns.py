@@ -7,7 +7,7 @@ from typing import Any
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
 
-from epochline.declare.columns import INTEGERS, parse_type
+from epochline.declare.columns import INTEGERS, keeps_order, parse_type
 from epochline.declare.names import QUARANTINE
 from epochline.postgres.queries.named import statement
 from epochline.postgres.queries.statements import Connection, compose, run, where
@@ -19,6 +19,22 @@ value is exact."""
 
 _SECONDS = ("timestamp", "time with", "interval", "tsrange", "tstzrange", "tsmultirange", "tstzmultirange")
 """How types begin that round a second to six digits."""
+
+_DAY = r"([+-]?infinity|epoch|[0-9]{4,7}-[0-9]{1,2}-[0-9]{1,2}{time}( (ad|bc))?)"
+_CLOCK = r"[0-9]{1,2}:[0-9]{2}(:[0-5]?[0-9]([.][0-9]+)?)?"
+_ZONE = "( ?([+-][0-9:]+|[a-z][a-z0-9_/+-]*))?"
+_WRITTEN = {
+    "date": _DAY.replace("{time}", ""),
+    "timestamp without time zone": _DAY.replace("{time}", f"([t ]{_CLOCK})?"),
+    "timestamp with time zone": _DAY.replace("{time}", f"([t ]{_CLOCK})?{_ZONE}"),
+    "time without time zone": _CLOCK,
+    "time with time zone": _CLOCK + _ZONE,
+}
+"""By type, a regular expression of the texts from which PostgreSQL drops nothing: it reads a date of ``2024-01-01
+23:59``, a timestamp without the zone that is given, the 60th second as the next minute, and ``now`` as the time of each
+attempt."""
+_BETWEEN = r'[][(){},"]+'
+"""What stands between the bounds of ranges, or the members of a composite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +118,13 @@ class TargetColumn:
         """Whether sums of its values are exact."""
         return not self.arrays and self.plain in INTEGERS | {"numeric"} and self.staged == self.base
 
+    def keeps(self, values: str) -> bool:
+        """Whether it takes all values of a type unchanged, and compares them as that type does."""
+        try:
+            return self.kind == values or keeps_order(parse_type(self.base), parse_type(values))
+        except ValueError:
+            return False
+
     @property
     def unfit(self) -> str | None:
         """Why no value can be checked; None if values can."""
@@ -131,6 +154,9 @@ class TargetColumn:
             changes.append(f"k::{self.plain} IS DISTINCT FROM g::{self.plain}")
         parts = {*self.inner} or {self.plain}
         seconds = {part for part in parts if part.startswith(_SECONDS)}
+        if len(parts) == 1 and parts <= _WRITTEN.keys():
+            whole = rf"^\s*(empty|{_WRITTEN[min(parts)]})?\s*$"
+            changes.append(f"EXISTS (SELECT FROM regexp_split_to_table(g, '{_BETWEEN}') w WHERE w !~* '{whole}')")
         if seconds:
             # A composite may have other numbers, too.
             before = "" if seconds == parts else ":[0-9]{1,2}"

@@ -39,12 +39,17 @@ def filled_columns(
         _check_lineage(sink, target)
         if sink.key:
             _check_key(sink, target, filled)
+        _check_order(pipeline, sink, target)
         published = refused_by_publication(connection, sink, target)
         if published is not None:
             raise _UnfitError(f": {published}")
-    side = f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
-    if remembers_deleted(sink) and find_target(connection, side) is None:
-        raise TargetError(f"{subject}: its table of deleted keys is missing. The command makes it.", "migrate")
+    if remembers_deleted(sink):
+        name = f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
+        side = find_target(connection, name)
+        if side is None:
+            raise TargetError(f"{subject}: its table of deleted keys is missing. The command makes it.", "migrate")
+        with _refusing(subject, f"plan {pipeline.name}"):
+            _check_deleted_keys(pipeline, sink, target, name, side)
     return filled
 
 
@@ -173,6 +178,48 @@ def _check_key(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -
         raise _UnfitError(f": measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
 
 
+def _check_order(pipeline: Pipeline, sink: PostgresTable, target: Target) -> None:
+    """Refuse a column that keeps the order in another type: older records would replace newer ones of their key."""
+    if sink.mode != "upsert":
+        return
+    wrong = _otherwise(target, {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()})
+    if wrong:
+        raise _UnfitError(
+            f": {wrong}. Values that are rounded or compared otherwise would let an older record replace a newer one."
+            f" {_retyped(sink.table, wrong)}."
+        )
+
+
+def _check_deleted_keys(pipeline: Pipeline, sink: PostgresTable, target: Target, name: str, side: Target) -> None:
+    """Refuse a table of deleted keys whose types the target has outgrown: it would remember other keys and orders."""
+    kinds = {key: target.columns[key].kind for key in sink.key}
+    kinds |= {order: str(kind) for order, kind in order_columns(sink, pipeline.parsed_columns).items()}
+    wrong = _otherwise(side, kinds)
+    if wrong:
+        raise _UnfitError(
+            f": its table of deleted keys would remember other values: {wrong}. Records of keys that nobody deleted"
+            f" would count as deleted. {_retyped(name, wrong)}."
+        )
+
+
+class _Wrong(dict[str, tuple[str, str]]):
+    """By column, its type, and the type of its values."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} is {kind}, and its values are {values}" for name, (kind, values) in self.items())
+
+
+def _otherwise(table: Target, kinds: Mapping[str, str]) -> _Wrong:
+    """The columns of a table that would round values of these types, or compare them otherwise."""
+    there = {name: table.columns[name] for name in kinds if name in table.columns}
+    return _Wrong({name: (column.kind, kinds[name]) for name, column in there.items() if not column.keeps(kinds[name])})
+
+
+def _retyped(table: str, wrong: _Wrong) -> str:
+    changes = [f"ALTER COLUMN {name} TYPE {kind} USING {name}::{kind}" for name, (_, kind) in wrong.items()]
+    return f"Run ALTER TABLE {table} {', '.join(changes)}"
+
+
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
     """Columns of the table that ``epochline migrate`` creates for a sink, with their types."""
     orders = {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
@@ -198,16 +245,31 @@ def compare(connection: Connection, pipeline: Pipeline) -> Fit:
         refuse_unorderable(connection, pipeline, targets)
     except TargetError as error:
         problems.append(error.said)
+    notes = [note for sink, target, _ in filled if (note := _forgotten_order(pipeline, sink, target)) is not None]
     if pipeline.is_transformed or any(sink.select is not None for sink in pipeline.targets):
-        return Fit(problems=problems)  # Which columns a function takes from the record is its own matter.
+        # Which columns a function takes from the record is its own matter.
+        return Fit(problems=problems, notes=notes)
     used = {name for _, _, columns in filled for name in columns}
     used |= {name for sink in pipeline.written for name in (*(sink.columns or ()), *sink.key, *sink.order_by)}
-    notes = [
+    notes += [
         note
         for sink, target, columns in filled
         if sink.columns is None and (note := _unfilled(pipeline, sink, target, columns, used)) is not None
     ]
     return Fit(problems=problems, notes=notes)
+
+
+def _forgotten_order(pipeline: Pipeline, sink: PostgresTable, target: Target) -> str | None:
+    """What a table lacks to keep the declared order from one epoch to the next."""
+    kinds = order_columns(sink, pipeline.parsed_columns)
+    missing = [order_column(name) for name in sink.order_by if order_column(name) not in target.columns]
+    if sink.mode != "upsert" or not missing:
+        return None
+    adds = ", ".join(f"ADD {name} {kinds[name]}" for name in missing if name in kinds) or f"ADD {missing[0]} …"
+    return (
+        f"{pipeline.name}: target {sink.table} has no column {', '.join(missing)}, so that it keeps its order_by within"
+        f" an epoch alone: in a later epoch an older record replaces a newer row. Run ALTER TABLE {sink.table} {adds}"
+    )
 
 
 def _unfilled(
