@@ -105,7 +105,7 @@ def test_the_mirror_is_read_back_with_the_epoch_that_wrote_it(source: KafkaOffse
 def test_a_group_with_a_member_of_its_own_is_not_written(
     source: KafkaOffsets, topic: Topic, kafka_bootstrap: str
 ) -> None:
-    """S11: whoever uses the group may be at work."""
+    """S11: another program may be using the group."""
     group, (tp, _) = f"group-{topic}", [one.tp for one in source.look(KafkaSource(topics=topic.name)).partitions]
     with closing(
         KafkaConsumer(topic.name, bootstrap_servers=kafka_bootstrap, group_id=group, enable_auto_commit=False)
