@@ -113,7 +113,7 @@ def test_an_operator_clicks_through_a_requeue_a_pause_an_abort_and_a_restore(
     assert scheduler.run(pipeline)["run"] == "success"
     forgive.touch()
     with hand_of(user, scheduler, chromium, pipeline, *OFTEN) as hand:
-        hand.act("savepoint", "stands after epoch 1", name="before")
+        hand.act("savepoint", f"the newest committed epoch of {pipeline} is 1", name="before")
         hand.act("requeue", "1 records of")
         eventually("the requeue is committed", lambda: scheduler.epoch(pipeline, 2)[0] == "COMMITTED")
         requeues = scheduler.call("GET", "/api/v2/dags/epochline_requeue/dagRuns?order_by=-id&limit=1")["dag_runs"]

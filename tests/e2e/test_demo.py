@@ -119,6 +119,7 @@ def test_the_first_ten_minutes_are_as_the_readme_says(terminal: Callable[[str], 
 
     assert list(said) == ["status", "feed", "plan", "trigger", "ledger", "sql"]
     assert "running" in said["status"]
+    assert "connection spark_default: the embedded stack in " in said["status"]
     assert "is committed: " in said["trigger"] or "nothing to read" in said["trigger"]
     assert "COMMITTED" in said["ledger"]
     assert "requests" in said["sql"]

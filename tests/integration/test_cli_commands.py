@@ -177,7 +177,7 @@ def test_several_names_are_planned_checked_and_migrated_and_a_failing_one_hides_
     assert "'nobody'" in migrated[2]
     assert code == 2
     assert "the next epoch of people would read 100 offsets and leave 50" in out
-    assert out.splitlines()[-1].startswith("people: checked the declaration, table people, ")
+    assert out.splitlines()[-1].startswith("people: checked the declaration, table people, source ")
     assert ["'nobody'" in line for line in err.splitlines()] == [True, False]  # Kafka has no topic others
     assert [one["pipeline"] for one in listed] == ["people"]
     assert validated[0] == 1

@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from epochline.drill import faults
+from epochline.drill.progress import Progress, Result
+from epochline.drill.report import as_markdown
 from epochline.failpoints import RECORD, known_failpoints
 from epochline.kafka.source import KafkaOffsets
 from tests.commands import Call, in_processes, kafka_connection
@@ -321,6 +323,20 @@ def test_a_drill_chooses_failpoints_that_exist() -> None:
     chosen = {name.partition("@")[0] for names in faults.CHOSEN.values() for name in names}
 
     assert chosen | set(faults.RECOVERY) <= known_failpoints()
+
+
+def test_a_drill_that_has_run_no_step_claims_nothing(tmp_path: Path) -> None:
+    bound = {"epochline": "0.2.0", "master": "local[1]", "declaration": "d", "code": "c"}
+    progress = Progress(file=tmp_path / "progress.json", bound=bound, left=["commit.commit"])
+    done = Result(title="commit", killed="the commit", seconds=1.0, outcome="equal")
+
+    nothing = as_markdown("people", progress)
+    progress.results["begin.committed"] = done
+    something = as_markdown("people", progress)
+
+    assert "**No step was run yet, so nothing is shown." in nothing
+    assert "equal to the undisturbed run" not in nothing
+    assert "**Everything so far was equal to the undisturbed run." in something
 
 
 def test_each_kind_of_step_comes_before_the_second_kill_of_any() -> None:

@@ -20,14 +20,14 @@ WEIGHTS = {
 
 
 AT_WORK = 0.75
-"""The share of the faults that wait for an epoch at work."""
+"""The share of the faults that wait for an unfinished epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One fault: seconds after the start, what, on which of several victims (by number), and for how many seconds.
 
-    ``at_work``: it waits until an epoch is at work.
+    ``at_work``: the fault waits until an epoch is unfinished.
     """
 
     at: float

@@ -22,7 +22,7 @@ def enough(result: Result) -> list[str]:
     whole = result.seconds >= 3600
     seen = (
         (result.epochs, 100 if whole else 2, "epochs with records were committed"),
-        (sum(one.phase is not None for one in result.strikes), 60 if whole else 2, "faults hit an epoch at work"),
+        (sum(one.phase is not None for one in result.strikes), 60 if whole else 2, "faults struck during an epoch"),
         (result.snapshots, 100 if whole else 10, "snapshots were taken"),
     )
     return missed + [f"only {number} {what}" for number, few, what in seen if number < few]
@@ -52,13 +52,13 @@ def summary(result: Result) -> str:
     return "\n".join(
         [
             f"- {result.records:,} records were produced; {result.records - result.unacknowledged:,} were acknowledged.",
-            f"- {len(result.strikes)} faults struck, and {live} of them hit an epoch at work.",
+            f"- {len(result.strikes)} faults struck, {live} of them during an epoch.",
             f"- {result.epochs} epochs were committed by {result.attempts} attempts, of which {result.fenced} were fenced"
             " or failed.",
             f"- The next commit came at most {longest:.0f} s after the last fault before it.",
-            f"- {result.snapshots} snapshots were read meanwhile, {len(result.wrong)} of them wrong.",
+            f"- The reader took {result.snapshots} snapshots meanwhile; {len(result.wrong)} were wrong.",
             f"- {sum(one.exact for one in result.sinks)} of {len(result.sinks)} sinks are exact.",
-            f"- All was committed and shown, and nothing left over, {drained}. Nobody helped.",
+            f"- Everything was committed and shown, and nothing was left over, {drained}. No person helped.",
         ]
     )
 
@@ -68,14 +68,14 @@ def page(result: Result, commit: str) -> str:
     return f"""\
 # A soak
 
-This page says what came of running servers that were broken at random. `make soak` writes it; do not edit it.
+This page has the result of a run in which servers were broken at random. `make soak` writes it; do not edit it.
 
 The servers are three Kafka nodes, PostgreSQL with a synchronous standby, and Airflow with its Spark server.
 Airflow's and Spark's processes are started again when they end, as systemd or Compose would do it.
 One pipeline runs by its schedule: Kafka's VerifiableProducer writes numbers, a transform gives each a key, and the
 epochs write a table, each key's greatest number, a topic, files, and sums by key as state.
 A reader compares table, state and ledger in one snapshot at a time. Kafka's console consumer reads the topic.
-At the end every number that the producer saw acknowledged is looked for in every sink.
+At the end a checker looks in every sink for each number that Kafka acknowledged to the producer.
 
 ## What came of it
 
@@ -85,5 +85,5 @@ Python {platform.python_version()}:
 
 {summary(result)}
 
-[The data](data/soak.txt) have each kind of fault and each sink.
+[The data](data/soak.txt) list each kind of fault and each sink.
 """

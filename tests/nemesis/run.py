@@ -23,9 +23,9 @@ from tests.soak.watch import LEFT_OVER
 from tests.waiting import idle_seconds
 
 MOST_BETWEEN_COMMITS = 5
-"""So many faults strike between two commits at most; then the nemesis waits for a commit."""
+"""At most this many faults strike between two commits; then the nemesis waits for a commit."""
 PATIENCE_SECONDS = 20.0
-"""How long a fault waits at most until an epoch is at work."""
+"""Seconds that a fault waits for an unfinished epoch. Without one, the fault strikes anyway."""
 
 _SNAPSHOT = """
 SELECT (SELECT coalesce(sum(until_offset - start_offset), 0) FROM epochline.committed_range WHERE pipeline = %s),

@@ -42,7 +42,7 @@ class Hit:
 
     @property
     def live(self) -> bool:
-        """Whether it met an epoch at work."""
+        """Whether it struck during an epoch."""
         return self.phase != IDLE
 
     def hurts(self, pipeline: str) -> bool:

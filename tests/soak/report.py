@@ -26,7 +26,7 @@ def enough(result: Result) -> list[str]:
     missed += [f"the next commit after {kind} came only {seconds:.0f} s later" for kind, seconds in slow.items()]
     seen = (
         (sum(result.epochs.values()), 5 if short else 100, "epochs with records were committed"),
-        (sum(hit.live for hit in result.hits), 5 if short else 30, "faults hit an epoch at work"),
+        (sum(hit.live for hit in result.hits), 5 if short else 30, "faults struck during an epoch"),
         (result.snapshots, 20 if short else 100, "snapshots were taken"),
     )
     return missed + [f"only {number} {what}" for number, least, what in seen if number < least]
@@ -53,7 +53,7 @@ def tables(result: Result) -> str:
     return "\n".join(
         [
             *table(
-                "fault | planned | met nothing | struck | hit an epoch at work | next commit after, median | longest",
+                "fault | planned | met nothing | struck | during an epoch | next commit after, median | longest",
                 faults,
             ),
             *table("phase | faults that hit it", sorted(phases.items())),
@@ -73,7 +73,7 @@ def summary(result: Result) -> str:
     records = max(result.records.values(), default=0)
     return "\n".join(
         [
-            f"- {len(result.hits)} faults struck, and {live} of them hit an epoch at work.",
+            f"- {len(result.hits)} faults struck, {live} of them during an epoch.",
             f"- {sum(result.epochs.values())} epochs were committed. {result.aborted} aborts and {result.fenced} fenced"
             f" attempts of {result.attempts} did them no harm.",
             f"- The next commit came at most {longest:.1f} s after the last fault before it.",

@@ -165,7 +165,7 @@ def test_at_a_terminal_the_missing_answers_are_asked_for(
     declared = discovery.find("orders")
     assert code == 0
     assert "Topic [orders]:" in err
-    assert "'xml' is none of json, csv, text, function" in err
+    assert "'xml' is not one of json, csv, text, function" in err
     assert declared.source.topics == ("shop-orders",)
     assert declared.parsed_columns == {"id": "bigint", "amount": "numeric(12,2)"}
     assert (declared.targets[0].table, declared.targets[0].key) == ("orders", ("id",))

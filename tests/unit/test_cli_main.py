@@ -1,5 +1,6 @@
 """The command line's manners: help everywhere, one paragraph for an error, an exit code that is documented."""
 
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -108,6 +109,14 @@ def test_the_status_of_no_stack_names_the_way_on(called: Call, tmp_path: Path, m
 @pytest.mark.parametrize("name", NAMES)
 def test_a_terminal_decides_where_the_lines_of_a_help_end(name: str) -> None:
     assert [paragraph for paragraph in load(name).help.split("\n\n") if "\n" in paragraph] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_terminal_shows_every_word_of_a_help(name: str) -> None:
+    """A word in brackets would be taken for markup, and left out."""
+    shown = CliRunner().invoke(cli.app, [name, "--help"]).output
+
+    assert [word for word in re.findall(r"\S*\[\S+\]\S*", load(name).help) if word not in shown] == []
 
 
 def test_the_list_of_commands_is_complete() -> None:

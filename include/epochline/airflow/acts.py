@@ -15,7 +15,7 @@ from epochline.operations.runs import Retry
 from epochline.protocol.epoch import Approval
 
 Row = Mapping[str, Any]
-"""Of the statement ``act_pipeline``."""
+"""A row of the statement ``act_pipeline``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

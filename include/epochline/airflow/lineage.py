@@ -44,13 +44,13 @@ class Address:
 
 
 def _without_login(host: str) -> str:
-    """The first of several hosts. A login does not belong there; whoever puts one there must not read it elsewhere."""
+    """The first of several hosts. A login does not belong there; if it holds one, no other place shows it."""
     first = host.split(",")[0].rpartition("@")[2]
     return f"[{first}]" if first.count(":") > 1 and not first.startswith("[") else first
 
 
 ADDRESSES: dict[str, Address] = {}
-"""Of the connections that this process has looked up, by id."""
+"""Addresses of the connections that this process has looked up, by id."""
 
 
 def note_address(connection_id: str, at: Connection) -> None:

@@ -52,7 +52,7 @@ class EpochOutcome:
     records_read: int | None
     """Records that the seal counted."""
     error_class: str | None
-    """Of the error for which it was aborted. Its message may repeat a record."""
+    """Class of the error for which the epoch was aborted. The error's message may repeat a record."""
     paused_at: datetime | None
     paused_command: str | None
     """The command that goes on, where it is not ``resume``."""

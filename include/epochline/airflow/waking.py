@@ -35,7 +35,7 @@ LOOK_SECONDS = 2.0
 """Between two looks. A look costs milliseconds; a run takes longer than this to start."""
 
 MOST_DOUBLINGS = 5
-"""Of the time between two looks while Kafka or PostgreSQL does not answer: up to about a minute."""
+"""How often the time between two polls doubles while Kafka or PostgreSQL does not answer: up to about a minute."""
 
 Servers = tuple[str, str]
 """Ids of the connections of a Kafka and a ledger."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _LOGINS = {POSTGRES: "epochline", "epochline_writer": JOB, "epochline_reader": VIEWER}
 """Connections to the target database that the embedded stack makes, and their logins."""
 
+_SPARK = {"spark_default": SPARK_CONNECT, "spark_submit": "spark"}
+"""Connections to Spark that the embedded stack's Airflow has, and their types."""
+
 EMBEDDED = "the embedded stack"
 """How the ``place`` of a connection begins that the embedded stack has."""
 
@@ -88,6 +91,9 @@ def look_up(connection_id: str) -> Connection:
     stack = Stack()
     if stack.home.exists() and connection_id in (*_LOGINS, KAFKA):
         return _of_stack(stack, connection_id)
+    if connection_id in _SPARK and stack.spark.pid is not None:
+        place = f"{EMBEDDED} in {stack.home}"
+        return Connection(where=f"connection {connection_id!r} of {place}", place=place, kind=_SPARK[connection_id])
     from epochline.cli.airflow_lookups import in_airflow, no_airflow
 
     missing = no_airflow()

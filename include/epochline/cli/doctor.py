@@ -20,9 +20,9 @@ def doctor(as_json: AsJson = False) -> None:
     """Check the installation: packages, Java, declarations, disks, clocks, PostgreSQL, Kafka, Airflow. Changes nothing.
 
     Prints a line for each check, and what mends it: a command, a statement or a setting. A check that an earlier
-    failure prevents is not asked. No server is waited for longer than 15 seconds, and an Airflow that keeps connections
-    for no longer than a minute. No password is printed. --json prints one object: whether the installation is healthy,
-    and each check with its keys check, subject, outcome (ok, warning, wrong or not_asked), said and mend.
+    failure prevents is not asked. Waits for a server for 15 seconds at most, and for an Airflow that keeps connections
+    for a minute. Prints no password. --json prints one object: whether the installation is healthy, and each check with
+    its keys check, subject, outcome (ok, warning, wrong or not_asked), said and mend.
 
     Exit code 0: nothing is wrong, but there may be warnings; 1: something has to be mended; 2: wrong use.
     """

@@ -23,7 +23,8 @@ def drill(
     fresh: Annotated[bool, typer.Option("--fresh", help="Copy again, and forget what earlier calls found.")] = False,
     report: Annotated[Path | None, typer.Option(help="Also write the report to this file, in Markdown.")] = None,
     keep: Annotated[
-        list[str] | None, typer.Option("--env", metavar="VARIABLE", help="A variable that its functions need.")
+        list[str] | None,
+        typer.Option("--env", metavar="VARIABLE", help="An environment variable that the pipeline's functions need."),
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master of the runs.")] = "local[2,4]",
     as_json: AsJson = False,
@@ -31,10 +32,10 @@ def drill(
     """Kill PIPELINE at each step, on servers of its own, and compare the results with those of an undisturbed run.
 
     Copies the next records, and older ones if fewer wait, into a Kafka and a PostgreSQL in
-    $EPOCHLINE_HOME/drills/PIPELINE. Production is only read, and no longer reached after the copy. Runs the pipeline
-    once undisturbed; then for each step of an epoch and each sink kills a run there, lets the next run recover, and
+    $EPOCHLINE_HOME/drills/PIPELINE. The copy only reads production; nothing reaches it afterwards. Runs the pipeline
+    once undisturbed. Then, for each step of an epoch and each sink, kills a run there, lets the next run recover, and
     compares targets, states, topics, files, quarantine and ledger. The next call goes on with the steps that are left,
-    as long as declaration, code and options stay the same. Needs epochline[stack]. Exit code 0: all equal; 1: a
+    as long as declaration, code and options stay the same. Needs the extra `stack`. Exit code 0: all equal; 1: a
     difference, a run that did not recover, or nothing was run; 2: wrong use; 3: equal so far, and steps are left; 130:
     interrupted.
     """

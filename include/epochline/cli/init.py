@@ -197,7 +197,7 @@ def init(
     name: Annotated[str, typer.Argument(help="The pipeline's name, which is the DAG's id.")],
     topic: Annotated[str | None, typer.Option(help="The topic to read; NAME if not given.")] = None,
     parser: Annotated[
-        Parser | None, typer.Option(help="The format of a value; json if not given. A function is yours to write.")
+        Parser | None, typer.Option(help="The format of a value; json if not given. With function, you write it.")
     ] = None,
     columns: Annotated[
         str | None, typer.Option(help="Columns and types, as in SQL: 'id bigint, amount numeric(12,2)'.")
@@ -249,7 +249,7 @@ def init(
 def _ask(question: str, default: str, choices: tuple[str, ...] = ()) -> Any:
     def checked(answer: str) -> str:
         if choices and answer not in choices:
-            raise typer.BadParameter(f"{answer!r} is none of {', '.join(choices)}")
+            raise typer.BadParameter(f"{answer!r} is not one of {', '.join(choices)}")
         return answer
 
     prompt = f"{question} ({', '.join(choices)})" if choices else question

@@ -73,7 +73,7 @@ def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, 
 def _what_was_checked(declared: Pipeline) -> str:
     tables = [sink.table for sink in declared.tables]
     checked = ["the declaration", f"table{'' if len(tables) == 1 else 's'} {', '.join(tables)}"]
-    checked += [declared_input.source.described for declared_input in declared.inputs.values()]
+    checked += [f"source {declared_input.source.described}" for declared_input in declared.inputs.values()]
     checked += ["consumer group " + declared.consumer_group] if declared.source.mirror else []
     checked += [sink.name for sink in declared.post_commit_sinks]
     return (

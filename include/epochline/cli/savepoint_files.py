@@ -43,7 +43,9 @@ def savepoint_export(
 
 
 def savepoint_import(
-    file: Annotated[Path, typer.Argument(help="A file that savepoint-export wrote.", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A file of `savepoint-export`, or an epoch's file.", exists=True, dir_okay=False)
+    ],
     connection: Annotated[
         str | None, typer.Option(help="Connection id of the database; epochline_postgres if not given.")
     ] = None,

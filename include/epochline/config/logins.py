@@ -16,7 +16,7 @@ from epochline.config.connections import PASSWORD_COMMAND
 from epochline.errors import ConfigurationError
 
 _SECONDS = 30
-"""Of clouds' command lines, the slowest take some seconds."""
+"""Longest time for a password command. The slowest command lines of clouds take some seconds."""
 
 
 def log_in(dsn: str, **options: Any) -> Any:

@@ -33,7 +33,7 @@ class Measure(DeclarationModel):
         table: the target of ``staged``; needed if the pipeline has several.
         least, most: limits of the number.
         change: most difference from the median of earlier epochs, as a part of it: 0.5 for half.
-        epochs: how many of the newest committed epochs count. A measure whose ``sql`` or ``table`` changes starts anew.
+        epochs: how many of the newest committed epochs count. A measure whose ``sql`` or ``table`` changes starts over.
         first: what an epoch without an earlier one is.
     """
 

@@ -17,7 +17,7 @@ from epochline.declare.settings import FailureRate
 from epochline.errors import ConfigurationError
 
 _ANY_NUMBER = 1_000_000
-"""Of aborted epochs: a declaration without a number would leave it to a profile."""
+"""Aborted epochs that a drill tolerates. Without a number in the declaration, a profile would decide."""
 
 _DAG_FILE = '''"""Written by a drill."""
 

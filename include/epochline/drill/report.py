@@ -18,6 +18,8 @@ _VERDICTS: Mapping[str, str] = {
     "unfinished": "Everything so far was equal to the undisturbed run. Steps are left: the next call goes on.",
 }
 
+_NOTHING_YET = "No step was run yet, so nothing is shown. The next call begins with the steps."
+
 _NOT_SHOWN = """
 - One machine, and servers of the drill's own: no failover, no network that breaks, no disk that fills up.
 - Processes were killed, and no server was. Epochline's page on reliability lists what its own tests break.
@@ -52,10 +54,11 @@ def as_markdown(pipeline: str, progress: Progress) -> str:
     """The report for people."""
     bound, results = progress.bound, progress.results
     reached = [result for result in results.values() if result.outcome != "not reached"]
+    begun = reached or progress.worst != "unfinished"
     lines = [
         f"# Drill of {pipeline}",
         "",
-        f"**{_VERDICTS[progress.worst]}**",
+        f"**{_VERDICTS[progress.worst] if begun else _NOTHING_YET}**",
         "",
         f"- Begun: {progress.begun}. Epochline {bound['epochline']}, Python {platform.python_version()},"
         f" Spark on `{bound['master']}`.",

@@ -28,7 +28,7 @@ from epochline.local.home import Home
 from epochline.protocol.quantities import counted
 
 _EPOCHS = 2
-"""So many the copied records make: what one leaves, the next one needs."""
+"""Epochs into which a drill divides the copied records: the second needs what the first leaves."""
 
 _NOTHING = "nothing was killed"
 

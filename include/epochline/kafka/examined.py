@@ -27,9 +27,9 @@ class ExaminedTopic:
     """A topic. ``settings`` are empty if Kafka does not tell this login."""
 
     replicas: int
-    """Of the partition that has the fewest."""
+    """Replicas of the partition that has the fewest."""
     in_sync: int
-    """Of the partition that has the fewest in sync."""
+    """Replicas in sync, of the partition that has the fewest in sync."""
     settings: Mapping[str, str]
 
 

@@ -181,7 +181,7 @@ class RecordQueue:
         self._producer, self._reports, self._doing, self._deadline = producer, reports, doing, deadline
         self._handed_over = self._stored = 0
         self.offset = -1
-        """Of the record that was stored last."""
+        """Offset of the record that was stored last."""
         self._failed: KafkaError | None = None
 
     def put(self, topic: str, record: Outgoing, partition: int | None) -> None:

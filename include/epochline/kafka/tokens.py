@@ -35,7 +35,7 @@ from epochline.errors import ConfigurationError, SourceAuthenticationError, one_
 TOKEN_PROVIDER = "sasl_oauth_token_provider"  # noqa: S105 - a name
 _SECONDS = 10
 _LIFE_SECONDS = 300
-"""Of a token whose issuer says nothing."""
+"""Life of a token, in seconds, if its issuer says nothing."""
 _TOO_MANY, _SERVER_ERRORS = 429, 500
 _REGION = re.compile(r"\.([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
 

@@ -31,8 +31,8 @@ _SHOWN = 10
 
 
 class AcceptState(DirectAction[Parameters, None]):
-    """Accept the state and the targets of PIPELINE as they are now, although the last committed epoch left them
-    otherwise. Their earlier content is not restored.
+    """Accept the state and the targets of PIPELINE as they are now, although they differ from what the last committed
+    epoch left. Restores nothing.
     """
 
     name = "accept-state"

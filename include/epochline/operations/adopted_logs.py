@@ -142,5 +142,5 @@ def read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
 
 
 def cut_off_of_topic(parameters: AdoptTopicParameters, seen: Logs) -> list[CutOff]:
-    """Of the offsets that a sink shows and Kafka has truncated, those of the topic."""
+    """The topic's offsets that a sink shows and Kafka has truncated."""
     return [cut for cut in seen.cut_off if cut.tp.topic == parameters.topic]

@@ -14,7 +14,7 @@ class DecisionParameters(Parameters):
 
     epoch: int = Field(ge=1, description="The epoch's id.", json_schema_extra={"argument": True})
     awaited: int | None = Field(
-        None, ge=1, description="Only while this attempt awaits approval; by default the one that is previewed."
+        None, ge=1, description="The attempt that must still await approval; by default that of the preview."
     )
 
 

@@ -43,8 +43,8 @@ class ForgetParameters(Parameters):
 
 class Forget(DirectAction[ForgetParameters, None]):
     """Erase the values of KEY from quarantine, before-images, deleted keys, savepoints, state, errors and epoch files
-    of PIPELINE, and with --target from its targets. Cannot be undone. The ledger keeps who, when, why and how many
-    rows, not KEY. Records of the key that are read later are written as ever.
+    of PIPELINE, and with --target from its targets. Cannot be undone. The ledger keeps operator, time, reason and
+    counts, not KEY. A record with the key that is read later is written as usual.
     """
 
     name = "forget"

@@ -187,7 +187,10 @@ class Restore(DirectAction[RestoreParameters, Logs]):
 
 def standing_at(pipeline: str, epoch_id: int, heads: Mapping[Any, int]) -> list[str]:
     """What a savepoint keeps, for page and terminal, given the head of each partition."""
-    return [f"{pipeline} stands after epoch {epoch_id}", *(f"{tp}: head {offset}" for tp, offset in heads.items())]
+    return [
+        f"the newest committed epoch of {pipeline} is {epoch_id}",
+        *(f"{tp}: head {offset}" for tp, offset in heads.items()),
+    ]
 
 
 def going_back(pipeline: str, of: str, epoch_id: int, undone: str) -> list[str]:

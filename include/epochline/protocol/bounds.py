@@ -20,7 +20,7 @@ _OF_ANY_SIZE = frozenset({EpochKind.REQUEUE, EpochKind.IDLE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overwritten:
-    """Of the keys that an epoch staged for an upsert target, how many the target has already."""
+    """How many of the keys that an epoch staged for an upsert target the target has already."""
 
     keys: int
     there: int

@@ -13,7 +13,7 @@ from epochline.errors import Failure, one_line, rebuilt
 _LONGEST = 4000
 
 GIVEN_UP_AFTER = 3
-"""So many attempts of an epoch that fail in the same way are no failure that passes (ADR 0049)."""
+"""After this many attempts of an epoch with the same failure, the failure counts as one that stays (ADR 0049)."""
 
 _COUNTED = re.compile(r"\b(attempt|epoch) \d+")
 _REPLACED = re.compile(r"(^|; )attempt \d+ took its place$")

@@ -13,9 +13,9 @@ class MirroredOffset:
     generation: int | None = None
     epoch_id: int | None = None
     token: str | None = None
-    """Of the attempt that committed the epoch; None from versions that kept no token."""
+    """Token of the attempt that committed the epoch; None from versions that kept no token."""
     number: int | None = None
-    """Of the write, as the ledger gave it; None from versions that gave none."""
+    """Number of the write, which the ledger gave; None from versions that gave no number."""
 
 
 Mirrored = Mapping[tuple[str, int], MirroredOffset]

@@ -166,7 +166,7 @@ class Origin:
     chosen_by: str
     leader_epoch: int | None = None
     same_log_until: int | None = None
-    """Of an adopted log: up to where it is the log that earlier generations read; None if nothing was cut off."""
+    """Offset up to which an adopted log is the log that earlier generations read; None if nothing was cut off."""
 
 
 def in_ledger(source: str, tp: TopicPartition) -> TopicPartition:

@@ -11,13 +11,13 @@ from typing import Any, Literal
 Tone = Literal["bad", "warning", "busy", "good", "quiet"]
 
 KEEPS = 3
-"""So many failures without a commit between them no longer look like a failure that passes by itself."""
+"""This many failures without a commit between them no longer look like a failure that passes by itself."""
 
 LEAST_JUDGED = 100
 """An epoch with fewer records says nothing about the share that is quarantined."""
 
 _LATE_INTERVALS = 3
-"""So many intervals of its schedule may pass without a plan before a pipeline counts as silent."""
+"""A pipeline counts as silent after this many intervals of its schedule without a plan."""
 
 Row = Mapping[str, Any]
 

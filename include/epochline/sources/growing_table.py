@@ -30,7 +30,7 @@ _SETTINGS: Mapping[str, str | int] = {
     "row_security": "off",
     "synchronous_commit": "on",
 }
-"""Of each transaction. The text of a row depends on them."""
+"""Settings of each transaction. The text of a row depends on them."""
 
 _FLUSH = "SELECT pg_logical_emit_message(true, 'epochline', '')"
 """A commit that PostgreSQL writes to disk, so that no crash gives an id again that was drawn before and not used."""

@@ -19,7 +19,7 @@ from epochline.errors import ActionRefusedError, AlreadyStartedError, ForgedForm
 html = APIRouter(include_in_schema=False, dependencies=[Depends(may_edit_dag)])
 
 MOST_CHARACTERS = 1000
-"""Of a reason, and of a parameter."""
+"""Longest reason and longest parameter, in characters."""
 
 
 def offered(dag_id: str, user: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from epochline.protocol.quantities import hex_lines, on_one_line
 LISTED_BYTES = 80
 MOST_REASONS = 20
 SHOWN_BYTES = 64 * 1024
-"""Of a key or a value, a page shows so many bytes, the first ones."""
+"""A page shows this many bytes of a key or a value, the first ones."""
 
 _Epoch = Annotated[int, Query(ge=1, le=2**63 - 1)]
 _Offset = Annotated[int, Query(ge=0, le=2**63 - 1)]

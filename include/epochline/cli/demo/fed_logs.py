@@ -16,7 +16,7 @@ from epochline.errors import StackError
 from epochline.local.home import write_private
 
 PARTITIONS = 4
-"""Of the topic, if the demo creates it."""
+"""Partitions of the topic, if the demo creates it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

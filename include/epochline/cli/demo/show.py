@@ -157,9 +157,7 @@ class Show:
             " SIGKILL)"
         )
         received = max(part["received"] or 0 for part in caught.staged)
-        printing.say(
-            f"the epoch reads {caught.planned} offsets; parts with {received} of them were committed to staging:"
-        )
+        printing.say(f"the epoch reads {caught.planned:,} offsets; parts with {received:,} of them are in staging:")
         printing.table(
             ("staging of", "parts", "rows"), [(part["sink"], part["parts"], part["rows"]) for part in caught.staged]
         )

@@ -38,7 +38,7 @@ def explain(
         pipeline: the only pipeline whose tables may be asked; None for any.
 
     Raises:
-        ConfigurationError: the table does not exist, the key does not fit it, or a value is none of its type.
+        ConfigurationError: the table does not exist, the key does not fit it, or a value does not fit its type.
         EpochNotFoundError: no epoch wrote the table, or it has no such row and nothing says what became of it.
         LedgerError: the login may not read the table.
     """
@@ -158,7 +158,7 @@ class _Answer:
         except psycopg2.DataError as error:
             kinds = ", ".join(f"{name} is {self._target.columns[name].kind}" for name in self._given)
             raise ConfigurationError(
-                f"a value is none of its column's type ({error.diag.message_primary}): {kinds}."
+                f"a value does not fit its column's type ({error.diag.message_primary}): {kinds}."
             ) from None
         except errors.UndefinedFunction as error:
             raise ConfigurationError(
