@@ -20,7 +20,7 @@ from epochline.errors import DeclarationError
 from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
-    from epochline.audit import ForeignResult, ForeignSummary
+    from epochline.audit.foreign import ForeignResult, ForeignSummary
     from epochline.kafka.records import RecordReader
 
 DIFFERENT = 1
@@ -34,7 +34,7 @@ def audit_declared(
     epochs: str | None,
 ) -> None:  # fmt: skip
     """Run the audit and print it; raises `typer.Exit` unless everything is exact."""
-    from epochline.audit import audit_foreign  # It loads Arrow.
+    from epochline.audit.foreign import audit_foreign  # It loads Arrow.
 
     if since is None or until is None or epochs is not None:
         raise typer.BadParameter("--declaration needs --from and --until, and takes no --epochs")
