@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from epochline.config.registry import Registries
 from epochline.declare.inputs import require_kafka
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import DeclarationError
+from epochline.protocol.epoch import moment_of
 from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
@@ -63,10 +64,9 @@ def _lineage(given: Sequence[str]) -> Mapping[str, str]:
 
 def _time(text: str, option: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
+        return moment_of(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _chosen(declared: Mapping[str, Pipeline], file: Path, name: str | None) -> Pipeline:
