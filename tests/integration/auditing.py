@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.audit import Difference, EpochResult, audit
+from epochline.audit.findings import Difference, EpochResult
+from epochline.audit.run import audit
 from epochline.operations import Request
 from tests.commands import Call
 from tests.integration.in_process import InProcess

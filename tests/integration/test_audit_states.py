@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from epochline import PostgresTable
-from epochline.audit import EpochResult, audit
+from epochline.audit.findings import EpochResult
+from epochline.audit.run import audit
 from epochline.kafka.records import RecordReader
 from tests.commands import Call
 from tests.databases import query

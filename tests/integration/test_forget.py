@@ -16,7 +16,8 @@ import pytest
 from psycopg2 import sql
 
 from epochline import Bounds, Json, KafkaSource, KafkaTopic, Measure, Pipeline, PostgresTable, Regex, Settings, Text
-from epochline.audit import EpochResult, audit
+from epochline.audit.findings import EpochResult
+from epochline.audit.run import audit
 from epochline.coordinator.epoch_file import leave_file
 from epochline.errors import ActionRefusedError, SavepointFileError
 from epochline.kafka.records import RecordReader

@@ -15,7 +15,8 @@ import psycopg2
 import pytest
 
 from epochline import CustomSource, Json, Pipeline, PostgresTable
-from epochline.audit import Summary, audit
+from epochline.audit.findings import Summary
+from epochline.audit.run import audit
 from epochline.cli.connections import in_environment
 from epochline.config.connections import Connection
 from epochline.coordinator import PlanOutcome

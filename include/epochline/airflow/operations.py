@@ -64,23 +64,24 @@ def operation_dags() -> dict[str, DAG]:
     return {dag.dag_id: dag for dag in map(_dag_of, DAG_ACTIONS.values())}
 
 
-def janitor_dag(schedule: timedelta = timedelta(hours=1)) -> DAG:
+def janitor_dag() -> DAG:
     """The scheduled DAG that tidies each database that a declared pipeline names."""
     doc = "Drops staging that no attempt needs, ends abandoned epochs, reports tables that no attempt explains."
-    with DAG(dag_id="epochline_janitor", schedule=schedule, doc_md=doc, **_OF_EVERY_DAG) as dag:
+    with DAG(dag_id="epochline_janitor", schedule=timedelta(hours=1), doc_md=doc, **_OF_EVERY_DAG) as dag:
         JanitorOperator(task_id="tidy", execution_timeout=timedelta(minutes=30))
     return dag
 
 
-def log_ends_dag(schedule: timedelta = timedelta(minutes=5)) -> DAG:
+def log_ends_dag() -> DAG:
     """The scheduled DAG that asks Kafka where the logs of all declared pipelines end, for the pages.
 
     It runs from the start, also where new DAGs are paused: it reads, and changes nothing that a pipeline decides by.
     """
     doc = "Stores where logs end and how long Kafka keeps them. The pages show both with their age."
     with DAG(
-        dag_id="epochline_log_ends", schedule=schedule, is_paused_upon_creation=False, doc_md=doc, **_OF_EVERY_DAG
-    ) as dag:
+        dag_id="epochline_log_ends", schedule=timedelta(minutes=5), is_paused_upon_creation=False, doc_md=doc,
+        **_OF_EVERY_DAG,
+    ) as dag:  # fmt: skip
         LogEndsOperator(task_id="ask", execution_timeout=timedelta(minutes=4))
     return dag
 

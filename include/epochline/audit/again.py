@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import psycopg2
 import pyarrow as pa
 
-from epochline.arrow.stage.again import EpochAgain, RowsAgain, RunAgain
+from epochline.arrow.stage.again import EpochAgain, RowsAgain
+from epochline.arrow.stage.again import RunAgain as RunAgain
 from epochline.audit.recorded import Recorded, RecordedEpoch, inexact
 from epochline.audit.session import AuditSession
 from epochline.declare.columns import DELETED

@@ -71,12 +71,7 @@ class Ending:
                 if row.epoch_id is None:
                     without += 1
                     continue
-                self._tell(
-                    Difference(
-                        epoch_id=None, where=sink, kind=row.kind, topic=row.topic, partition=row.partition,
-                        offset=row.offset, row=row.row,
-                    )
-                )  # fmt: skip
+                self._tell(row._replace(epoch_id=None).told(sink))
             if without:
                 note = f"{sink}: {without} rows name no epoch: another program wrote them, or they were there before"
                 self._summary.notes += (note,)

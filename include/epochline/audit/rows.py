@@ -6,15 +6,16 @@ converts both sides alike. Only differences leave the server.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 from psycopg2 import sql
 
+from epochline.audit.findings import Difference
 from epochline.audit.session import AuditSession
 from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
 from epochline.declare.names import split_table
-from epochline.postgres.queries.statements import execute_sql
+from epochline.postgres.queries.statements import change, compose, defined_columns, joined, names, query
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.columns import TargetColumn, columns_of
 from epochline.postgres.targets.conversion import count_money_as_the_database
@@ -36,6 +37,11 @@ class RowDifference(NamedTuple):
     row: int | None
     kind: str
     columns: Sequence[str]
+
+    def told(self, where: str) -> Difference:
+        """The difference as a finding in a target, or in the quarantine."""
+        fields = self._asdict()
+        return Difference(where=where, said=", ".join(fields.pop("columns")) or None, **fields)
 
 
 class ExpectedRows:
@@ -62,41 +68,30 @@ class ExpectedRows:
 
     def __enter__(self) -> Self:
         with self._connection.snapshot():
-            self._run("CREATE TEMP TABLE audited_gap (topic text, partition integer, first bigint, until bigint)")
-            self._run(
-                sql.SQL("CREATE TEMP TABLE {} ({})").format(
-                    sql.Identifier(_RECORD),
-                    sql.SQL(", ").join(
-                        sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in _KEPT.items()
-                    ),
-                )
-            )
-            for sink, columns in self._columns.items():
+            gaps = sql.SQL("topic text, partition integer, first bigint, until bigint")
+            for name, columns in (("audited_gap", gaps), (_RECORD, defined_columns(_KEPT))):
+                change(self._connection, "CREATE TEMP TABLE {name} ({columns})", name=name, columns=columns)
+            for sink, kinds in self._columns.items():
                 shapes = columns_of(self._connection, sink)
-                self._judged[sink] = {name: shapes[name] for name in columns if shapes[name].is_judged}
-                selected = sql.SQL(", ").join(
-                    sql.SQL("NULL::{} AS {}").format(sql.SQL(shapes[name].staged), sql.Identifier(name))
-                    if name in self._judged[sink]
+                judged = self._judged[sink] = {name: shapes[name] for name in kinds if shapes[name].is_judged}
+                selected = joined(
+                    compose("NULL::{kind} AS {name}", kind=sql.SQL(shapes[name].staged), name=name)
+                    if name in judged
                     else sql.Identifier(name)
-                    for name in columns
+                    for name in kinds
                 )
-                self._run(
-                    sql.SQL("CREATE TEMP TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
-                        sql.Identifier(self._tables[sink]), selected, _target(sink)
-                    )
-                )
+                change(
+                    self._connection, "CREATE TEMP TABLE {table} AS SELECT {selected} FROM {target} WITH NO DATA",
+                    table=self._tables[sink], selected=selected, target=_target(sink),
+                )  # fmt: skip
         return self
 
     def __exit__(self, *raised: object) -> None:
         if raised[0] is not None:
             return  # the session ends, and its temporary tables with it
         with self._connection.snapshot():
-            tables = ["audited_gap", _RECORD, *self._tables.values()]
-            names = sql.SQL(", ").join(sql.Identifier("pg_temp", table) for table in tables)
-            self._run(sql.SQL("DROP TABLE IF EXISTS {}").format(names))
-
-    def _run(self, statement: str | sql.Composable, values: Sequence[Any] = ()) -> None:
-        execute_sql(self._connection, sql.SQL(statement) if isinstance(statement, str) else statement, values)
+            tables = names(["audited_gap", _RECORD, *self._tables.values()], "pg_temp")
+            change(self._connection, "DROP TABLE IF EXISTS {tables}", tables=tables)
 
     def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:
         """Add rows that the target should have of an epoch; staged columns that are not compared are left out."""
@@ -109,9 +104,9 @@ class ExpectedRows:
 
     def leave_out(self, topic: str, partition: int, first: int, until: int) -> None:
         """Exclude offsets ``[first, until)``, which cannot be judged, from every comparison."""
+        values = joined(map(sql.Literal, (topic, partition, first, until)))
         with self._connection.snapshot():
-            insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s)").format(_GAP)
-            self._run(insert, (topic, partition, first, until))
+            change(self._connection, "INSERT INTO {gap} VALUES ({values})", gap=_GAP, values=values)
 
     def _copy(self, table: str, columns: Mapping[str, str], rows: pa.RecordBatch) -> None:
         with self._connection.snapshot() as session:
@@ -120,7 +115,7 @@ class ExpectedRows:
     def differences(self, sink: str, epochs: Sequence[int]) -> Iterator[RowDifference]:
         """Differences between the target's rows of these epochs and the expected rows, in the order of the records."""
         own = [name for name in self._columns[sink] if name not in _POSITION]
-        statement = sql.SQL(
+        statement = compose(
             "WITH t AS (SELECT {columns}, row_number() OVER (PARTITION BY {position} ORDER BY ctid) AS {copy}"
             " FROM {target} t WHERE _epoch = ANY ({epochs}) AND NOT EXISTS (SELECT FROM {gap} g WHERE"
             " g.topic = t._topic AND g.partition = t._partition AND t._offset >= g.first AND t._offset < g.until)),"
@@ -130,32 +125,24 @@ class ExpectedRows:
             " CASE WHEN e.{copy} = t.{copy} THEN array_remove(ARRAY[{each}], NULL) ELSE '{{}}' END"
             " FROM e FULL JOIN t ON ({e_position}, e.{copy}) = ({t_position}, t.{copy})"
             " WHERE (e.{copy} IS NULL OR t.{copy} IS NULL OR {e_row} *<> {t_row})"
-            " AND NOT (t.{copy} IS NULL AND {skipped}) ORDER BY 1, 2, 3, 4, 5"
-        ).format(
-            columns=self._comparable(sink, [*own, *_POSITION]),
-            position=_names(_POSITION),
-            copy=sql.Identifier(_COPY),
-            target=_target(sink),
-            # Literals, because a column may have a % in its name.
-            epochs=sql.Literal(list(epochs)),
-            gap=_GAP,
+            " AND NOT (t.{copy} IS NULL AND {skipped}) ORDER BY 1, 2, 3, 4, 5",
+            columns=self._comparable(sink, [*own, *_POSITION]), position=names(_POSITION), copy=_COPY,
+            target=_target(sink), epochs=list(epochs), gap=_GAP,
             expected=sql.Identifier("pg_temp", self._tables[sink]),
-            both=sql.SQL(", ").join(
-                sql.SQL("coalesce({}, {})").format(sql.Identifier("e", name), sql.Identifier("t", name))
+            both=joined(
+                compose("coalesce({e}, {t})", e=sql.Identifier("e", name), t=sql.Identifier("t", name))
                 for name in _POSITION
             ),
-            each=sql.SQL(", ").join(
-                sql.SQL("CASE WHEN {} *<> {} THEN {} END").format(
-                    _record([name], "e"), _record([name], "t"), sql.Literal(name)
+            each=joined(
+                compose(
+                    "CASE WHEN {e} *<> {t} THEN {name} END",
+                    e=_record([name], "e"), t=_record([name], "t"), name=sql.Literal(name),
                 )
                 for name in own
             ),
-            e_position=_names(_POSITION, "e"),
-            t_position=_names(_POSITION, "t"),
-            skipped=self._was_skipped(sink),
-            e_row=_record(own, "e"),
-            t_row=_record(own, "t"),
-        )
+            e_position=names(_POSITION, "e"), t_position=names(_POSITION, "t"), skipped=self._was_skipped(sink),
+            e_row=_record(own, "e"), t_row=_record(own, "t"),
+        )  # fmt: skip
         with self._connection.snapshot(), closing(self._connection.cursor("audited")) as cursor:
             count_money_as_the_database(self._connection, self._judged[sink].values())
             cursor.execute(statement)
@@ -163,11 +150,9 @@ class ExpectedRows:
 
     def _comparable(self, sink: str, columns: Sequence[str]) -> sql.Composed:
         """The columns of either side in one type, which is the target's without domains."""
-        bases = {name: shape.base for name, shape in self._judged[sink].items()}
-        return sql.SQL(", ").join(
-            sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(name), sql.SQL(bases[name]))
-            if name in bases
-            else sql.Identifier(name)
+        bases = {name: sql.SQL(shape.base) for name, shape in self._judged[sink].items()}
+        return joined(
+            compose("{name}::{base} AS {name}", name=name, base=bases[name]) if name in bases else sql.Identifier(name)
             for name in columns
         )
 
@@ -176,9 +161,8 @@ class ExpectedRows:
         if sink not in self._skipped:
             return sql.SQL("false")
         key = self._skipped[sink]
-        return sql.SQL("EXISTS (SELECT FROM {} k WHERE ({}) = ({}))").format(
-            _target(sink), _names(key, "k"), _names(key, "e")
-        )
+        repeat = "EXISTS (SELECT FROM {target} k WHERE ({k}) = ({e}))"
+        return compose(repeat, target=_target(sink), k=names(key, "k"), e=names(key, "e"))
 
     def quarantine_differences(self, pipeline: str, epochs: Sequence[int]) -> list[RowDifference]:
         """Differences between the quarantine and the records that these epochs should have set aside."""
@@ -189,18 +173,19 @@ class ExpectedRows:
 
 def count_by_epoch(connection: AuditSession, sink: str, epochs: Sequence[int]) -> dict[int, int]:
     """Count the rows of a target by epoch."""
-    statement = sql.SQL("SELECT _epoch, count(*) FROM {} WHERE _epoch = ANY ({}) GROUP BY _epoch")
+    counting = "SELECT _epoch, count(*) FROM {target} WHERE _epoch = ANY ({epochs}) GROUP BY _epoch"
     with connection.snapshot():
-        return dict(execute_sql(connection, statement.format(_target(sink), sql.Literal(list(epochs))))[1])
+        return dict(query(connection, counting, target=_target(sink), epochs=list(epochs)))
 
 
 def strays(connection: AuditSession, sink: str, pipeline: str) -> Iterator[RowDifference]:
     """Rows of a target that name no committed epoch of the pipeline."""
-    statement = sql.SQL(
-        "SELECT {}, 'extra', '{{}}'::text[] FROM {} t WHERE NOT EXISTS (SELECT FROM epochline.epoch e"
-        " WHERE e.pipeline = {} AND e.epoch_id = t._epoch AND e.state = 'COMMITTED'"
-        " AND e.undone_by IS NULL) ORDER BY 1, 2, 3, 4, 5"
-    ).format(_names(_POSITION, "t"), _target(sink), sql.Literal(pipeline))
+    statement = compose(
+        "SELECT {position}, 'extra', '{{}}'::text[] FROM {target} t WHERE NOT EXISTS (SELECT FROM epochline.epoch e"
+        " WHERE e.pipeline = {pipeline} AND e.epoch_id = t._epoch AND e.state = 'COMMITTED'"
+        " AND e.undone_by IS NULL) ORDER BY 1, 2, 3, 4, 5",
+        position=names(_POSITION, "t"), target=_target(sink), pipeline=sql.Literal(pipeline),
+    )  # fmt: skip
     with connection.snapshot(), closing(connection.cursor("strays")) as cursor:
         cursor.execute(statement)
         yield from map(RowDifference._make, cursor)
@@ -214,10 +199,6 @@ def _target(sink: str) -> sql.Identifier:
     return sql.Identifier(*split_table(sink))
 
 
-def _names(columns: Sequence[str] | Mapping[str, str], prefix: str | None = None) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(prefix, name) if prefix else sql.Identifier(name) for name in columns)
-
-
 def _record(columns: Sequence[str], prefix: str) -> sql.Composed:
     # As a record: *<> compares the binary images of records, while two rows would be compared column by column.
-    return sql.SQL("ROW({})::record").format(_names(columns, prefix))
+    return compose("ROW({columns})::record", columns=names(columns, prefix))

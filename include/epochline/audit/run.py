@@ -262,8 +262,7 @@ class _Audit:
             return
         if row.epoch_id is not None:
             results[row.epoch_id].differences += 1
-        fields = row._asdict()
-        self._tell(Difference(where=where, said=", ".join(fields.pop("columns")) or None, **fields))
+        self._tell(row.told(where))
 
     def _tell(self, difference: Difference) -> None:
         self._summary.differences += 1

@@ -26,7 +26,8 @@ from epochline.errors import EpochNotFoundError
 from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
-    from epochline.audit import Difference, EpochResult, RunAgain, Summary
+    from epochline.audit.again import RunAgain
+    from epochline.audit.findings import Difference, EpochResult, Summary
 
 _EPOCHS = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
 
@@ -62,8 +63,8 @@ def audit(
     Exit code 0: everything that was checked is exact; 1: there are differences, or the audit was refused; 2: wrong use;
     3: no difference, but not everything could be checked.
     """
-    from epochline.audit import SeveralReaders  # It loads Arrow.
-    from epochline.audit import audit as run
+    from epochline.audit.run import audit as run
+    from epochline.audit.several import SeveralReaders  # It loads Arrow.
 
     if declaration is not None:
         audit_declared(declaration, pipeline, since, until, lineage or (), as_json=as_json, epochs=epochs)
@@ -130,7 +131,7 @@ def _bounds(epochs: str | None) -> tuple[int | None, int | None]:
 
 
 class _Lines:
-    """Prints each finding at once, because an audit keeps none (`epochline.audit.Reporter`)."""
+    """Prints each finding at once, because an audit keeps none (`epochline.audit.findings.Reporter`)."""
 
     def __init__(self, bar: Progress, *, as_json: bool) -> None:
         self._bar = bar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,11 @@ from epochline.config.registry import Registries
 from epochline.declare.inputs import require_kafka
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import DeclarationError
+from epochline.protocol.epoch import moment_of
 from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
-    from epochline.audit import ForeignResult, ForeignSummary
+    from epochline.audit.foreign import ForeignResult, ForeignSummary
     from epochline.kafka.records import RecordReader
 
 DIFFERENT = 1
@@ -34,7 +35,7 @@ def audit_declared(
     epochs: str | None,
 ) -> None:  # fmt: skip
     """Run the audit and print it; raises `typer.Exit` unless everything is exact."""
-    from epochline.audit import audit_foreign  # It loads Arrow.
+    from epochline.audit.foreign import audit_foreign  # It loads Arrow.
 
     if since is None or until is None or epochs is not None:
         raise typer.BadParameter("--declaration needs --from and --until, and takes no --epochs")
@@ -63,10 +64,9 @@ def _lineage(given: Sequence[str]) -> Mapping[str, str]:
 
 def _time(text: str, option: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
+        return moment_of(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _chosen(declared: Mapping[str, Pipeline], file: Path, name: str | None) -> Pipeline:

@@ -150,7 +150,7 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
 
 
 def _parse(pipeline: Pipeline, records: Sequence[StoredRecord]) -> Parsed:
-    from epochline.audit import parse_again
+    from epochline.audit.preview import parse_again
 
     return parse_again(pipeline, records)
 

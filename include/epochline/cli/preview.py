@@ -22,7 +22,7 @@ from epochline.errors import EpochError, EpochlineError
 from epochline.protocol.quantities import counted, number
 
 if TYPE_CHECKING:
-    from epochline.audit import ParsedRecords
+    from epochline.audit.preview import ParsedRecords
 
 Made = Mapping[str, Sequence[Mapping[str, Any]]]
 """By sink, the rows that a transform makes."""
@@ -47,7 +47,7 @@ def preview(
     1: the source or the ledger cannot be read, or the parse fails as a whole; 2: there is no such pipeline, or its
     declaration is invalid.
     """
-    from epochline.audit import preview_ranges  # It loads Arrow.
+    from epochline.audit.preview import preview_ranges  # It loads Arrow.
 
     declared = discovery.find(pipeline)
     source = require_one(pipeline, declared.source, "a preview")

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,7 @@ from epochline.operations import Request
 from epochline.operations.replay import differences, plan_replay
 from epochline.operations.replay import promote as supersede
 from epochline.ports import TableDifference
-from epochline.protocol.epoch import Interval, Run
+from epochline.protocol.epoch import Interval, Run, moment_of
 from epochline.protocol.quantities import counted
 
 DIFFERENT = 1
@@ -89,15 +88,10 @@ def _interval(since: str | None, until: str | None) -> Interval | None:
     if since is None or until is None:
         raise typer.BadParameter("an interval has two ends; give both", param_hint="--from and --to")
     try:
-        start, end = (_time(text) for text in (since, until))
+        start, end = map(moment_of, (since, until))
         return Interval(start=start, until=end)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--from and --to") from None
-
-
-def _time(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def publish(

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 from epochline.coordinator.abort import abort_in, abort_lost
@@ -52,9 +51,6 @@ def recover(
     pipeline: Pipeline,
     run: Run,
     lease: timedelta,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Plan | None, Epoch | None, tuple[str, ...]]:
     """Finish or end another run's unfinished epoch (INV-6), and find the run's own epoch. A repeat changes nothing.
 
@@ -71,7 +67,7 @@ def recover(
     notes: list[str] = []
     evidence = collect_evidence(ledger, source, pipeline)
     refuse_behind(ledger, name, evidence)
-    deadline = clock() + 2 * lease.total_seconds()
+    deadline = time.monotonic() + 2 * lease.total_seconds()
     sweep(ledger, name)
     while True:
         with ledger.transaction() as tx:
@@ -90,13 +86,13 @@ def recover(
             note = _settle(ledger, other, run, evidence)
         if note is not None:
             notes.append(note)
-        elif clock() >= deadline:
+        elif time.monotonic() >= deadline:
             raise EpochBusyError(
                 f"{other}: is being staged by {other.run} on {other.run.host}, attempt {other.attempt}, and its lease"
                 " is alive. Nothing was planned. Wait for that run, or mark it failed; this run tries again by itself."
             )
         else:
-            sleep(min(5.0, lease.total_seconds() / 4))
+            time.sleep(min(5.0, lease.total_seconds() / 4))
     if notes:
         mirror(ledger, source, pipeline)
     noted = (*notes, *guarded_by_sinks_alone(pipeline))

@@ -113,7 +113,6 @@ class Stack:
         dags_folder: replaces `config.places.dags_folder`.
         extra_pythonpath: more folders from which tasks can import.
         postgres_settings: more settings of postgresql.conf.
-        kafka_settings: more settings of server.properties.
     """
 
     def __init__(
@@ -124,12 +123,11 @@ class Stack:
         dags_folder: Path | None = None,
         extra_pythonpath: Sequence[Path] = (),
         postgres_settings: Mapping[str, str] | None = None,
-        kafka_settings: Mapping[str, str] | None = None,
     ) -> None:
         self.home = Home(home)
         self._ports = Ports(self.home)
         self.postgres = Postgres(self.home, self._ports, postgres_settings)
-        self.kafka = Kafka(self.home, self._ports, kafka_settings)
+        self.kafka = Kafka(self.home, self._ports)
         self.spark = Spark(self.home, self._ports, extra_pythonpath=extra_pythonpath)
         self._airflow_config = airflow_config or {}
         self._dags_folder = dags_folder

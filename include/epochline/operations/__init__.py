@@ -10,7 +10,7 @@ from epochline.operations.declare_loss import DeclareLoss
 from epochline.operations.epoch_action import EpochAction
 from epochline.operations.extend_back import ExtendBack
 from epochline.operations.forget import Forget
-from epochline.operations.janitor import STALE_AFTER, Tidied, refresh_log_ends, tidy
+from epochline.operations.janitor import STALE_AFTER, refresh_log_ends, tidy
 from epochline.operations.requeue import Requeue
 from epochline.operations.runs import Abort, Drop, Pause, PublishDue, Resume, Retry
 from epochline.operations.savepoint import DeleteSavepoint, MakeSavepoint, Restore
@@ -57,7 +57,6 @@ __all__ = [
     "Parameters",
     "Request",
     "Subject",
-    "Tidied",
     "refresh_log_ends",
     "tidy",
 ]

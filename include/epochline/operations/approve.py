@@ -18,11 +18,15 @@ class DecisionParameters(Parameters):
     )
 
 
-def pinned(parameters: DecisionParameters, previewed: ActionPreview) -> DecisionParameters:
-    """The parameters, bound to the attempt that awaited approval when they were previewed."""
-    if previewed.before.get("approval") != Approval.AWAITED:
-        return parameters
-    return parameters.model_copy(update={"awaited": previewed.before["attempt"]})
+class EpochDecision(DirectAction[DecisionParameters, None]):
+    """A decision about one epoch, bound to the attempt that awaited approval when it was previewed."""
+
+    parameters = DecisionParameters
+
+    def pinned(self, parameters: DecisionParameters, previewed: ActionPreview) -> DecisionParameters:
+        if previewed.before.get("approval") != Approval.AWAITED:
+            return parameters
+        return parameters.model_copy(update={"awaited": previewed.before["attempt"]})
 
 
 def found(case: Case[Any, None]) -> Epoch:
@@ -47,13 +51,12 @@ def no_longer_awaited(epoch: Epoch, attempt: int | None) -> str | None:
     return f"{epoch} is {epoch.state} and awaits no approval."
 
 
-class Approve(DirectAction[DecisionParameters, None]):
+class Approve(EpochDecision):
     """Approve EPOCH of PIPELINE, which waits because it is outside its declared bounds: its run commits it, or the
     next one. The approval holds for the attempt that is shown; if the epoch is staged again, it counts for nothing.
     """
 
     name = "approve"
-    parameters = DecisionParameters
 
     def describe(self, case: Case[DecisionParameters, None]) -> ActionPreview:
         epoch = found(case)
@@ -67,9 +70,6 @@ class Approve(DirectAction[DecisionParameters, None]):
             after={**before, "approval": str(Approval.APPROVED)},
             epoch_id=epoch.epoch_id,
         )
-
-    def pinned(self, parameters: DecisionParameters, previewed: ActionPreview) -> DecisionParameters:
-        return pinned(parameters, previewed)
 
     def change(self, case: Case[DecisionParameters, None], request: Request) -> Afterwards:
         epoch = case.tx.epochs.lock(case.pipeline, case.parameters.epoch)

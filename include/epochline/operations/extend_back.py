@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pydantic import Field, field_validator
 
@@ -11,7 +11,7 @@ from epochline.coordinator.takeover import shown_back_to
 from epochline.operations.action import ActionPreview, Case, Parameters, Subject, refused
 from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
-from epochline.protocol.epoch import Epoch, EpochKind
+from epochline.protocol.epoch import Epoch, EpochKind, moment_of
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, left_out, moved_clusters
 from epochline.protocol.planning import SourceView, share_limit
 
@@ -32,7 +32,7 @@ class ExtendBackParameters(Parameters):
     def _is_a_place(cls, to: str) -> str:
         if to != EARLIEST and not to.isdigit():
             try:
-                datetime.fromisoformat(to)
+                moment_of(to)
             except ValueError:
                 raise ValueError("give earliest, an offset or a time in ISO 8601") from None
         return to
@@ -42,8 +42,7 @@ class ExtendBackParameters(Parameters):
         """The time, if ``to`` is one."""
         if self.to == EARLIEST or self.to.isdigit():
             return None
-        moment = datetime.fromisoformat(self.to)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return moment_of(self.to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from epochline.coordinator.publish import publish
 from epochline.declare.names import consumer_group
 from epochline.errors import SourceError
 from epochline.operations.action import ActionPreview, Afterwards, Case, DirectAction, Parameters, Request, refused
-from epochline.operations.approve import DecisionParameters, found, no_longer_awaited, pinned
+from epochline.operations.approve import DecisionParameters, EpochDecision, found, no_longer_awaited
 from epochline.ports import Decision
 from epochline.protocol.epoch import Approval, EpochState
 from epochline.protocol.quantities import counted
@@ -23,13 +23,12 @@ _EFFECT = {
 }
 
 
-class Abort(DirectAction[DecisionParameters, None]):
+class Abort(EpochDecision):
     """Abort EPOCH of PIPELINE, even if it is pre-committed: its staging is discarded, no offset moves, and a later
     run reads its range again. A committed epoch cannot be aborted.
     """
 
     name = "abort"
-    parameters = DecisionParameters
 
     def describe(self, case: Case[DecisionParameters, None]) -> ActionPreview:
         tx, epoch = case.tx, found(case)
@@ -54,9 +53,6 @@ class Abort(DirectAction[DecisionParameters, None]):
             after={"state": str(EpochState.ABORTED), "attempt": epoch.attempt},
             epoch_id=epoch.epoch_id,
         )
-
-    def pinned(self, parameters: DecisionParameters, previewed: ActionPreview) -> DecisionParameters:
-        return pinned(parameters, previewed)
 
     def change(self, case: Case[DecisionParameters, None], request: Request) -> Afterwards:
         epoch = case.tx.epochs.lock(case.pipeline, case.parameters.epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from epochline.errors import EpochStateError
 from epochline.protocol.sink import SinkAttempt
@@ -106,6 +106,12 @@ class Interval:
 
     def __str__(self) -> str:
         return f"[{self.start.isoformat()}, {self.until.isoformat()})"
+
+
+def moment_of(text: str) -> datetime:
+    """The time that an operator gives in ISO 8601, in UTC without a zone; raises ``ValueError`` for another text."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from epochline import CustomSource, Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable, Text
-from epochline.audit import SeveralReaders
+from epochline.audit.several import SeveralReaders
 from epochline.failpoints import KILLED, NAMED
 from epochline.kafka.records import RecordReader
 from epochline.kafka.source import KafkaOffsets

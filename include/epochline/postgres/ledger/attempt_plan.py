@@ -12,11 +12,13 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochFencedError, EpochNotFoundError
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.job_session import transaction
+from epochline.postgres.ledger.rows import planned_range
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
+from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.epoch import Attempt, AttemptState, EpochKind
-from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.refused import Refused, by_partition
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
@@ -71,15 +73,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     cursor.execute(statement("planned_targets"), epoch)
     tables = with_rules(cursor, staged_tables(declaration, dict(cursor.fetchall()), epoch_id, number))
     failpoint("job.ranges")
-    cursor.execute(statement("planned_ranges"), epoch)
-    ranges = tuple(
-        PlannedRange(
-            tp=TopicPartition(topic=topic, partition=partition, topic_id=topic_id),
-            range=OffsetRange(start=start, until=until),
-            leader_epoch=leader_epoch,
-        )
-        for topic, topic_id, partition, _, start, until, leader_epoch in cursor.fetchall()
-    )
+    ranges = tuple(map(planned_range, run(cursor.connection, "planned_ranges", **epoch)))
     refused: Refused = {}
     if declaration.bad_records == "quarantine":
         failpoint("job.refused")

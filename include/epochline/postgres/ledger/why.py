@@ -14,7 +14,7 @@ from psycopg2 import errors, sql
 from epochline.declare.columns import END, LINEAGE, START
 from epochline.declare.names import deleted_keys_table, split_table
 from epochline.errors import ConfigurationError, EpochNotFoundError, LedgerError
-from epochline.postgres.queries.statements import Connection, compose, joined, names, query, run
+from epochline.postgres.queries.statements import Connection, InTransaction, compose, joined, names, query, run
 from epochline.postgres.targets.catalog import Target, find_target
 from epochline.postgres.targets.images import EXISTED
 from epochline.protocol.why import Record, RowOrigin, Scope, Why
@@ -85,9 +85,10 @@ def _given(target: Target, table: str, key: Sequence[str]) -> Given:
     return given
 
 
-class _Answer:
+class _Answer(InTransaction):
     def __init__(self, connection: Connection, target: Target, writer: Any, given: Given) -> None:
-        self._connection, self._target, self._given = connection, target, given
+        super().__init__(connection)
+        self._target, self._given = target, given
         self._pipeline: str = writer.pipeline
         self._declared: str = writer.declared
         self._newest: int = writer.epoch_id
@@ -99,9 +100,6 @@ class _Answer:
         self._keeps_unavailable = said is not None and said.keep_unavailable
         self._kafka = {row.input: row.connection for row in self._run("declared_kafka", **of_epoch)}
         self._rights = self._run("reader_rights").one()
-
-    def _run(self, name: str, **values: Any) -> Any:
-        return run(self._connection, name, **values)
 
     def why(self, most: int) -> Why:
         found = self._rows(most + 1)
