@@ -105,11 +105,7 @@ def test_the_mirror_is_read_back_with_the_epoch_that_wrote_it(source: KafkaOffse
 def test_a_group_with_a_member_of_its_own_is_not_written(
     source: KafkaOffsets, topic: Topic, kafka_bootstrap: str
 ) -> None:
-<<<<<<< HEAD
-    """S11: that member may be reading by what the group holds."""
-=======
     """S11: another program may be using the group."""
->>>>>>> words
     group, (tp, _) = f"group-{topic}", [one.tp for one in source.look(KafkaSource(topics=topic.name)).partitions]
     with closing(
         KafkaConsumer(topic.name, bootstrap_servers=kafka_bootstrap, group_id=group, enable_auto_commit=False)

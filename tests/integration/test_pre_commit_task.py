@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from epochline import Settings
 from epochline.airflow.pre_commit import PreCommitOperator, refuse_missing
@@ -82,25 +82,40 @@ raise SystemExit(1)
 """
 
 
+def failing_job(world: World, program: str, tmp_path: Path, patch: pytest.MonkeyPatch, dsn: str) -> PreCommitOperator:
+    """The task of a planned epoch, whose job, started by spark-submit, is this program."""
+    connect_to(patch, postgres=dsn, kafka="127.0.0.1:1")
+    patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(DRIVER))
+    patch.setenv("LEDGER", dsn)
+    patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    file = tmp_path / "failing_job.py"
+    file.write_text(program)
+    world.plan()
+    return PreCommitOperator(pipeline=world.pipeline, epoch_id="1", task_id="pre_commit", application=str(file))
+
+
 def test_a_job_that_ends_because_its_epoch_was_aborted_is_not_called_lost(
     world: World, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F7: the task names the abort, without a word about memory, and Airflow does not retry it."""
-    connect_to(monkeypatch, postgres=postgres_dsn, kafka="127.0.0.1:1")
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(DRIVER))
-    monkeypatch.setenv("LEDGER", postgres_dsn)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    program = tmp_path / "until_fenced.py"
-    program.write_text(UNTIL_FENCED)
-    world.plan()
-    task = PreCommitOperator(pipeline=world.pipeline, epoch_id="1", task_id="pre_commit", application=str(program))
-
-    staging = begun(task)
+    staging = begun(failing_job(world, UNTIL_FENCED, tmp_path, monkeypatch, postgres_dsn))
     wait_for("the attempt has begun", lambda: query(postgres_dsn, "SELECT 1 FROM epochline.attempt"))
     world.abort(1, run(), reason="the wrong file")
 
     with pytest.raises(AirflowFailException, match=r"the epoch was aborted \(.*the wrong file.*\) while its job ran"):
         staging.result(120)
+
+
+def test_a_job_that_ends_without_a_reason_is_called_lost_and_tried_again(
+    world: World, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F2."""
+    staging = begun(failing_job(world, "raise SystemExit(1)", tmp_path, monkeypatch, postgres_dsn))
+
+    with pytest.raises(AirflowException, match="exit code 1, and it left no reason in the ledger") as lost:
+        staging.result(120)
+
+    assert not isinstance(lost.value, AirflowFailException)
 
 
 @pytest.mark.parametrize("program", ["hdfs://there/job.py", "local:///opt/job.py", "s3a://there/job.py"])

@@ -143,7 +143,7 @@ class PreCommitOperator(TellsLineage, SparkSubmitOperator):
                 with ledger.transaction() as tx:
                     epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
                     attempt = tx.attempts.live(epoch)
-                if attempt is None or attempt.attempt != ticket.attempt:
+                if attempt is None or attempt.attempt_id != ticket.attempt_id:
                     # The job noticed the fence before the next renewal of the lease did.
                     by = f"the epoch was aborted ({epoch.error})" if epoch.state is EpochState.ABORTED else "was fenced"
                     raise EpochFencedError(f"{ticket}: {by} while its job ran. Nothing it wrote counts.") from None
