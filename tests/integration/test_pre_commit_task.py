@@ -1,6 +1,8 @@
 """The task pre_commit on a worker that lacks a file or has other settings: the operator in this process, on a real ledger."""
 
 import json
+import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from epochline import Settings
 from epochline.airflow.pre_commit import PreCommitOperator, refuse_missing
@@ -20,7 +22,9 @@ from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.staging import StagingTicket
 from tests.commands import connect_to
 from tests.contract.worlds import World, run
+from tests.crash.pre_commit import begun
 from tests.databases import query
+from tests.waiting import wait_for
 
 DRIVER = {"conn_type": "spark", "host": "local[1]"}
 SERVER = {"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": 1}
@@ -60,6 +64,58 @@ def test_a_missing_file_fails_the_task_once_with_its_path_and_the_ledger_keeps_t
 
 
 TICKET = StagingTicket(pipeline="p", epoch_id=1, attempt=1, attempt_id=1, application_name="a", tables=())
+
+
+UNTIL_FENCED = """
+import os, time
+import psycopg2
+
+ledger = psycopg2.connect(os.environ["LEDGER"])
+ledger.autocommit = True
+with ledger.cursor() as cursor:
+    state = None
+    while state != "FENCED":
+        time.sleep(0.1)
+        cursor.execute("SELECT state FROM epochline.attempts")
+        [(state,)] = cursor.fetchall()
+raise SystemExit(1)
+"""
+
+
+def failing_job(world: World, program: str, tmp_path: Path, patch: pytest.MonkeyPatch, dsn: str) -> PreCommitOperator:
+    """The task of a planned epoch, whose job, started by spark-submit, is this program."""
+    connect_to(patch, postgres=dsn, kafka="127.0.0.1:1")
+    patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(DRIVER))
+    patch.setenv("LEDGER", dsn)
+    patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    file = tmp_path / "failing_job.py"
+    file.write_text(program)
+    world.plan()
+    return PreCommitOperator(pipeline=world.pipeline, epoch_id="1", task_id="pre_commit", application=str(file))
+
+
+def test_a_job_that_ends_because_its_epoch_was_aborted_is_not_called_lost(
+    world: World, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: the task names the abort, without a word about memory, and Airflow does not retry it."""
+    staging = begun(failing_job(world, UNTIL_FENCED, tmp_path, monkeypatch, postgres_dsn))
+    wait_for("the attempt has begun", lambda: query(postgres_dsn, "SELECT 1 FROM epochline.attempt"))
+    world.abort(1, run(), reason="the wrong file")
+
+    with pytest.raises(AirflowFailException, match=r"the epoch was aborted \(.*the wrong file.*\) while its job ran"):
+        staging.result(120)
+
+
+def test_a_job_that_ends_without_a_reason_is_called_lost_and_tried_again(
+    world: World, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F2."""
+    staging = begun(failing_job(world, "raise SystemExit(1)", tmp_path, monkeypatch, postgres_dsn))
+
+    with pytest.raises(AirflowException, match="exit code 1, and it left no reason in the ledger") as lost:
+        staging.result(120)
+
+    assert not isinstance(lost.value, AirflowFailException)
 
 
 @pytest.mark.parametrize("program", ["hdfs://there/job.py", "local:///opt/job.py", "s3a://there/job.py"])

@@ -25,7 +25,7 @@ from epochline.airflow.lineage import TellsLineage
 from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log, epoch_of_run
 from epochline.airflow.settings import settings_of_epoch
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, EpochTimeoutError, JobLostError, rebuilt
+from epochline.errors import ConfigurationError, EpochFencedError, EpochTimeoutError, JobLostError, rebuilt
 from epochline.ports import Ledger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagingTicket
@@ -110,7 +110,11 @@ class PreCommitOperator(TellsLineage, SparkSubmitOperator):
         )  # fmt: skip
 
     def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
-        """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
+        """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps.
+
+        Raises:
+            EpochFencedError: an operator's abort or another attempt ended this one, and so the job.
+        """
         self._note_epoch(attempt=ticket.attempt)
         if self._other_file is not None:
             raise ConfigurationError(
@@ -137,8 +141,13 @@ class PreCommitOperator(TellsLineage, SparkSubmitOperator):
                     self._server_job.run(program, arguments)
             except AirflowException as failure:
                 with ledger.transaction() as tx:
-                    attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
-                if attempt is None or attempt.error is None:
+                    epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
+                    attempt = tx.attempts.live(epoch)
+                if attempt is None or attempt.attempt_id != ticket.attempt_id:
+                    # The job noticed the fence before the next renewal of the lease did.
+                    by = f"the epoch was aborted ({epoch.error})" if epoch.state is EpochState.ABORTED else "was fenced"
+                    raise EpochFencedError(f"{ticket}: {by} while its job ran. Nothing it wrote counts.") from None
+                if attempt.error is None:
                     # The hook of spark-submit repeats its command, and ends with the code.
                     code = re.search(r"Error code is: (-?\d+)", str(failure))
                     raise JobLostError(
