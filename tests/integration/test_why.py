@@ -306,7 +306,7 @@ def test_a_key_that_does_not_fit_is_refused_by_name(asked: NewAsked, tmp_path: P
 
     assert "wrote nowhere" in one.call.refusal("why", "nowhere", "a")
     assert "has no row with k=nobody" in one.call.refusal("why", "t", "nobody")
-    assert "none of its column's type" in one.call.refusal("why", "t", "v=many")
+    assert "a value does not fit its column's type" in one.call.refusal("why", "t", "v=many")
     assert "does not say which column of t" in one.call.refusal("why", "t", "k=a", "other=1")
     assert "is not UTF-8" in one.call.refusal("why", "t", "k=\udcff")
     assert "is not UTF-8" in one.call.refusal("why", "t\udcff", "k=a")
