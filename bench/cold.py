@@ -8,16 +8,12 @@ Every contestant takes the same records, one after the other in each round, into
 bench compares the table's count and sum with what was produced.
 """
 
-import json
-import os
 import statistics
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import psycopg2
 
 from bench.epochs import Bench, counted_rounds, timed
 from bench.plain_consumer import PlainConsumer
@@ -26,6 +22,7 @@ from bench.records import COLUMNS, PARTITIONS, PLAIN, SPARK_COLUMNS, STREAMING, 
 from bench.report import ROOT, measured_table, run, spread
 from bench.servers import servers
 from epochline.local.stack import Stack
+from tests.commands import environment_of
 
 RECORDS, ROUNDS = 2_000_000, 5
 TOPIC = "bench-cold"
@@ -56,15 +53,8 @@ class Cold:
         self._bench.produce(TOPIC, map(value, range(records)), PARTITIONS)
         declared = DECLARED.format(rounds=rounds, topic=TOPIC, columns=COLUMNS)
         (self.folder / "cold.py").write_text(declared)
-        to = psycopg2.extensions.parse_dsn(self._bench.dsn)
-        postgres = {"conn_type": "postgres", "host": to["host"], "port": int(to["port"]), "schema": to["dbname"]}
-        self._environment = {
-            **os.environ, "EPOCHLINE_HOME": str(self.folder / "no stack"), "EPOCHLINE_DAGS": str(self.folder),
-            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(
-                postgres | {"login": to["user"], "password": to["password"]}
-            ),
-            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps({"conn_type": "kafka", "extra": self._bench.kafka}),
-        }  # fmt: skip
+        kafka = self._bench.kafka["bootstrap.servers"]
+        self._environment = environment_of(self.folder, postgres=self._bench.dsn, kafka=kafka)
         self._epochline("migrate")
 
     def run(self, number: int) -> None:

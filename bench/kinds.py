@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from bench.chart import cells
-from bench.epochs import Bench, Epochs, in_spark, timed
+from bench.epochs import Bench, Epochs, counted_rounds, in_spark, timed
 from bench.kind_list import KINDS, OURS, RECIPES, TRANSFORM, Kind, Target
 from bench.recipe import Recipe, jars
 from bench.records import SPARK_COLUMNS
@@ -72,10 +72,8 @@ class Contest:
             for whose in (OURS, RECIPES):
                 check(self._bench.sql, f"{whose}_{kind.name}{target.suffix}", target, self._produced)
 
-    def ended(self) -> None:
-        """Forget the first round, and ask the ledger for the phases of the others."""
-        for seconds in self.times.values():
-            del seconds[0]
+    def ask_phases(self) -> None:
+        """Keep the phases of the epochs that count."""
         medians = self._bench.phases(self._epochs.pipeline.name, PHASES)
         self.phases = dict(zip(PHASES, medians, strict=True))
 
@@ -108,13 +106,12 @@ def measured(records: int, rounds: int, names: Sequence[str]) -> list[Contest]:
             for kind in KINDS
             if kind.name in names
         ]
-        for number in range(rounds + 1):
+        of_all = {f"{one.kind.name} {whose}": one.times[whose] for one in contests for whose in (OURS, RECIPES)}
+        for _ in counted_rounds(of_all, rounds):
             for contest in contests:
                 contest.run(records)
-                said = f"{contest.times[OURS][-1]:.2f} s, the recipe {contest.times[RECIPES][-1]:.2f} s"
-                print(f"round {number} of {rounds}, {contest.kind.name}: {said}", flush=True)
         for contest in contests:
-            contest.ended()
+            contest.ask_phases()
     return contests
 
 

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bench.epochs import WHOLE, Bench, in_spark, timed
+from bench.epochs import WHOLE, Bench, counted_rounds, in_spark, timed
 from bench.report import measured_table, run
 from bench.servers import servers
 from bench.stateful import COUNTS, TRANSFORM
@@ -98,13 +98,10 @@ def measured(sizes: Sequence[int], rounds: int) -> list[Held]:
             print(f"filling {one.keys} keys", flush=True)
             one.fill()
         chance = random.Random(1)  # noqa: S311 - no secret
-        for number in range(rounds + 1):
+        of_all = {f"{one.keys} keys, {step}": one.times[step] for one in held for step in STEPS}
+        for _ in counted_rounds(of_all, rounds):
             for one in held:
                 one.epoch(chance.sample(range(one.keys), TOUCHED))
-            print(f"round {number} of {rounds}: " + ", ".join(f"{one.times[WHOLE][-1]:.1f} s" for one in held))
-    for one in held:
-        for times in one.times.values():
-            del times[0]  # nothing was warm
     return held
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.page_requests import ask, token_of
 
-PIPELINE = "access_log"
-
 
 def test_a_user_of_airflow_or_the_token_is_needed_for_the_metrics(scheduler: Scheduler) -> None:
     """Issue 40, SEC-3: in Airflow's own API server, beside its users."""

@@ -117,7 +117,7 @@ def test_a_waiting_epoch_that_is_aborted_leaves_nothing_and_its_range_is_read_ag
 
 
 def test_an_approval_counts_for_nothing_once_the_epoch_is_staged_again(world: World) -> None:
-    """U10: the worst outcome is a value that nobody approved."""
+    """U10: the worst outcome is a value that nobody approved. An operator may still abort what is approved."""
     waiting(world)
     act(world, "approve", epoch=1)
 
@@ -159,15 +159,6 @@ def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(world: World, 
     assert [row[:2] for row in written(world)] == [(first, ORDER.actor)]
     expected = EpochState.PRE_COMMITTED if first == "approve" else EpochState.ABORTED
     assert world.epoch(1).state is expected
-
-
-def test_an_operator_who_has_seen_an_approval_may_still_abort_before_the_commit(world: World) -> None:
-    waiting(world)
-    act(world, "approve", epoch=1)
-
-    act(world, "abort", epoch=1)
-
-    assert world.epoch(1).state is EpochState.ABORTED
 
 
 @pytest.mark.parametrize("prepare", [World.to_planned, World.to_committed])

@@ -13,7 +13,7 @@ from epochline.operations import Request
 from tests.commands import Call
 from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import make_topic, produce
-from tests.integration.sinks_world import in_process
+from tests.integration.sinks_world import SinksPipeline, in_process
 
 
 class Findings:
@@ -73,12 +73,7 @@ class Audited:
 
     def audit(self, *arguments: object) -> tuple[int, list[tuple[Any, ...]], list[dict[str, Any]]]:
         """Exit code, differences as (where, kind, partition, offset, said), and the epochs."""
-        code, out, err = self.call("audit", self.topic, "--json", *arguments)
-        assert err == ""
-        lines = [json.loads(line) for line in out.splitlines()]
-        found = [line["difference"] for line in lines if "difference" in line]
-        shown = [(d["where"], d["kind"], d["partition"], d["offset"], d["said"]) for d in found]
-        return code, shown, [line["epoch"] for line in lines if "epoch" in line]
+        return said_by_audit(self.call, self.topic, *arguments)[:3]
 
 
 def person(number: int, **changes: Any) -> bytes:
@@ -87,9 +82,6 @@ def person(number: int, **changes: Any) -> bytes:
         "extra": {"b": [1, 2.0], "a": None}, "raw": {"z": 1},
     }  # fmt: skip
     return json.dumps({**value, **changes}).encode()
-
-
-NewAudited = Callable[..., Audited]
 
 
 def new_audited(call: Call, dsn: str, bootstrap: str, topic: str, *sinks: PostgresTable, **declared: Any) -> Audited:
@@ -104,11 +96,24 @@ def new_audited(call: Call, dsn: str, bootstrap: str, topic: str, *sinks: Postgr
     return Audited(in_process(dsn, bootstrap, pipeline).create(), bootstrap, topic, call)
 
 
-def said_by_audit(call: Call, world: Any, *arguments: object) -> tuple[int, list[tuple[Any, ...]], list[str]]:
-    """Exit code, differences as (where, kind, partition, offset, said), and notes of an audit of a world of sinks."""
-    code, out, err = call("audit", world.it.pipeline.name, "--json", *arguments)
+Said = tuple[int, list[tuple[Any, ...]], list[dict[str, Any]], dict[str, Any]]
+
+
+def said_by_audit(call: Call, name: str, *arguments: object, place: str = "partition") -> Said:
+    """Exit code, differences as (where, kind, `place`, offset, said), the epochs and the summary of an audit."""
+    code, out, err = call("audit", name, "--json", *arguments)
     assert err == ""
     lines = [json.loads(line) for line in out.splitlines()]
     found = [line["difference"] for line in lines if "difference" in line]
-    shown = [(d["where"], d["kind"], d["partition"], d["offset"], d["said"]) for d in found]
-    return code, shown, lines[-1]["summary"]["notes"]
+    shown = [(d["where"], d["kind"], d[place], d["offset"], d["said"]) for d in found]
+    return code, shown, [line["epoch"] for line in lines if "epoch" in line], lines[-1]["summary"]
+
+
+def said_of_sinks(call: Call, world: SinksPipeline, *arguments: object) -> tuple[int, list[tuple[Any, ...]], list[str]]:
+    """Exit code, differences and notes of an audit of a world of sinks."""
+    code, differences, _, summary = said_by_audit(call, world.it.pipeline.name, *arguments)
+    return code, differences, summary["notes"]
+
+
+NewAudited = Callable[..., Audited]
+Audit = Callable[..., tuple[int, list[tuple[Any, ...]], list[str]]]

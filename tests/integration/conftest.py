@@ -3,12 +3,14 @@
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.commands import Call, caller, connect_to
 from tests.contract.worlds import World, postgres_world
+from tests.integration.auditing import Audit, NewAudited, new_audited, said_of_sinks
 from tests.integration.bench import bench
 from tests.integration.issuer import AUDIENCE, Issuer, issuing
 from tests.integration.kafka_topics import Topic
@@ -51,6 +53,18 @@ def on_servers(
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     return caller(monkeypatch, capsys)
+
+
+@pytest.fixture
+def audited(on_servers: Call, postgres_dsn: str, kafka_bootstrap: str, topic_name: str) -> NewAudited:
+    """Makes a pipeline into these targets, which the command audits."""
+    return partial(new_audited, on_servers, postgres_dsn, kafka_bootstrap, topic_name)
+
+
+@pytest.fixture
+def audit(on_servers: Call) -> Audit:
+    """Audits a world of sinks; gives exit code, differences and notes."""
+    return partial(said_of_sinks, on_servers)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Savepoints, restores and other operations on the pipeline of a bench."""
 
+from pathlib import Path
 from typing import Any
 
 from epochline import KafkaSource
@@ -19,6 +20,20 @@ def with_savepoint(bench: NewBench, **sink: Any) -> Bench:
     it = bench(**sink).after(FIRST)
     act(it, "savepoint", name="before")
     return it
+
+
+def exported(it: Any, file: Path, name: str = "before") -> Path:
+    """Write a savepoint into a new file."""
+    with it.ledger.transaction() as tx, file.open("xb") as into:
+        found = tx.savepoints.find(it.name, name)
+        assert found is not None
+        tx.savepoints.export(found, into)
+    return file
+
+
+def imported(there: Any, file: Path) -> None:
+    with there.ledger.transaction() as tx, file.open("rb") as source:
+        tx.savepoints.import_savepoint(source)
 
 
 def begun_at_the_end(bench: NewBench, records: int) -> Bench:

@@ -12,18 +12,12 @@ import pytest
 from epochline import PostgresTable
 from epochline.errors import RecordsRefusedError
 from epochline.kafka.records import RecordReader
-from tests.commands import Call
 from tests.crash.watching import all_decided
-from tests.integration.auditing import COLUMNS, NEWEST, ORDER, Audited, NewAudited, new_audited, person
+from tests.integration.auditing import COLUMNS, NEWEST, ORDER, Audited, NewAudited, person
 from tests.integration.kafka_topics import Topic, configure, delete_records, transactional_producer
 from tests.integration.people import Patch
 
 ROW = "INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES"
-
-
-@pytest.fixture
-def audited(on_servers: Call, postgres_dsn: str, kafka_bootstrap: str, topic_name: str) -> NewAudited:
-    return partial(new_audited, on_servers, postgres_dsn, kafka_bootstrap, topic_name)
 
 
 @pytest.fixture

@@ -2,24 +2,19 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epochline import Files, Json
-from tests.commands import Call
-from tests.integration.auditing import said_by_audit
+from tests.integration.auditing import Audit
 from tests.integration.sinks_world import SinksPipeline, new_world
 
 COLUMNS = {
     "n": "bigint", "name": "text", "price": "numeric", "cents": "numeric(12,2)", "seen": "timestamptz", "day": "date",
     "raw": "jsonb", "ratio": "double precision", "clock": "time",
 }  # fmt: skip
-
-Audit = Callable[..., tuple[int, list[tuple[Any, ...]], list[str]]]
 
 
 def record(number: int) -> str:
@@ -34,11 +29,6 @@ def record(number: int) -> str:
 @pytest.fixture(params=["parquet", "csv", "json"])
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def audit(on_servers: Call) -> Audit:
-    return partial(said_by_audit, on_servers)
 
 
 def new(dsn: str, bootstrap: str, folder: Path | str, form: str = "json") -> SinksPipeline:

@@ -3,7 +3,6 @@
 The last record of each key, sums, the newest epoch's rows, and rows that name no epoch.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from epochline import PostgresTable
 from epochline.audit.findings import EpochResult
 from epochline.audit.run import audit
 from epochline.kafka.records import RecordReader
-from tests.commands import Call
 from tests.databases import query
 from tests.driver import epoch_of
-from tests.integration.auditing import COLUMNS, NEWEST, ORDER, Audited, Findings, NewAudited, new_audited, person
+from tests.integration.auditing import COLUMNS, NEWEST, ORDER, Audited, Findings, NewAudited, person
 from tests.integration.kafka_topics import delete_records
 
 SUMS = PostgresTable(
@@ -28,11 +26,6 @@ REPLACED = PostgresTable(table="replaced", mode="replace", columns=COLUMNS)
 BARE = PostgresTable(table="bare", columns={"id": "bigint", "name": "text"}, lineage=False)
 ONCE = PostgresTable(table="once", columns=COLUMNS, key="id", repeats="skip", lineage=False)
 PLAIN = PostgresTable(table="plain", mode="upsert", key="id", columns=COLUMNS, lineage=False)
-
-
-@pytest.fixture
-def audited(on_servers: Call, postgres_dsn: str, kafka_bootstrap: str, topic_name: str) -> NewAudited:
-    return partial(new_audited, on_servers, postgres_dsn, kafka_bootstrap, topic_name)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from epochline import Json, KafkaTopic, Text
-from tests.commands import Call
-from tests.integration.auditing import ORDER, said_by_audit
+from tests.integration.auditing import ORDER, Audit
 from tests.integration.kafka_topics import (
     configure,
     delete_records,
@@ -27,17 +26,11 @@ OUT = KafkaTopic(
 LINES = KafkaTopic(topic="out", value=Text())
 
 NewWorld = Callable[..., SinksPipeline]
-Audit = Callable[..., tuple[int, list[tuple[Any, ...]], list[str]]]
 
 
 @pytest.fixture
 def new(postgres_dsn: str, kafka_bootstrap: str) -> NewWorld:
     return partial(new_world, postgres_dsn, kafka_bootstrap, parse=Json(columns=COLUMNS), table=False)
-
-
-@pytest.fixture
-def audit(on_servers: Call) -> Audit:
-    return partial(said_by_audit, on_servers)
 
 
 def record(number: int, **changes: Any) -> str:
@@ -68,12 +61,6 @@ def world(new: NewWorld) -> SinksPipeline:
     one.it.publish()
     published(one, *range(10, 20))
     return one
-
-
-def where(world: SinksPipeline, number: int) -> tuple[int, int]:
-    """The place of a record in the sink's topic."""
-    (found,) = [one for one in world.seen() if one.value == f'{{"n":{number}}}']
-    return found.partition, found.offset
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from epochline import Bounds, Json, KafkaSource, Measure, Pipeline, PostgresTable
 from epochline.errors import MeasureError
 from epochline.operations import Request
-from epochline.protocol.epoch import Approval, Epoch
+from epochline.protocol.epoch import Approval, Epoch, EpochState
 from tests.databases import query
 from tests.integration.in_process import InProcess, over_records
 
@@ -236,6 +236,9 @@ def test_bad_records_above_their_share_wait_and_an_abort_leaves_the_quarantine_e
     epoch = amounts.stage("1", '"x"', '"y"')
 
     assert epoch.outside == "2 of 3 records quarantined (66.67%), at most 50 % expected"
+    assert amounts.line is not None
+    amounts.line.act("abort", ADA, epoch=epoch.epoch_id)
+    assert amounts.epoch(epoch.epoch_id).state is EpochState.ABORTED
     assert query(amounts.dsn, "SELECT count(*) FROM epochline.quarantine") == [(0,)]
 
 

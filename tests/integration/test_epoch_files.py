@@ -13,6 +13,7 @@ import pytest
 from epochline import Pipeline, PostgresTable, Settings, StateTable, Text
 from epochline.postgres.ledger.savepoint_file import files_in
 from tests.integration.in_process import InProcess, counter, over_source
+from tests.integration.operating import imported
 
 NewWorld = Callable[..., InProcess]
 
@@ -147,8 +148,7 @@ def test_a_file_is_a_savepoint_that_can_be_imported(world: NewWorld, folder: Pat
     one = world()
     one.epoch()
 
-    with one.ledger.transaction() as tx, files_in(folder)[1].open("rb") as source:
-        tx.savepoints.import_savepoint(source)
+    imported(one, files_in(folder)[1])
 
     with one.ledger.transaction() as tx:
         assert [(kept.name, kept.epoch_id) for kept in tx.savepoints.of("hello")] == [("epoch-1", 1)]

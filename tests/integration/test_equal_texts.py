@@ -20,6 +20,7 @@ from tests.databases import as_admin
 from tests.driver import epoch_of
 from tests.integration.bench import ADD, LINEAGE, UPSERT, NewBench, kv
 from tests.integration.counting import Counting
+from tests.integration.operating import exported, imported
 from tests.matrix.servers import postgres
 
 CI = "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
@@ -228,13 +229,7 @@ def test_state_from_another_database_is_refused_where_a_table_takes_two_of_its_k
     it, there = counted(postgres_dsn, a=1, A=2), counted(new_database(), "second")
     there.sql(CI)
     there.sql("ALTER TABLE words ALTER COLUMN word TYPE text COLLATE ci")
-    file = tmp_path / "file"
-    with it.ledger.transaction() as tx, file.open("xb") as into:
-        found = tx.savepoints.find("orders", "before")
-        assert found is not None
-        tx.savepoints.export(found, into)
-    with there.ledger.transaction() as tx, file.open("rb") as source:
-        tx.savepoints.import_savepoint(source)
+    imported(there, exported(it, tmp_path / "file"))
     there.kafka.produce("orders", 0, 2)
 
     with pytest.raises(TargetError, match="words: key column word takes texts that differ for equal"):

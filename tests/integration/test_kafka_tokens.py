@@ -106,6 +106,7 @@ def test_a_refused_secret_is_said_at_once_and_an_issuer_that_is_away_is_asked_ag
     token_kafka: SecureKafka, issuer: Issuer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SEC-5: by both clients; neither error shows the secret."""
+    caplog.set_level(logging.DEBUG)
     wrong = broker_settings("test", token_kafka.connection(**issuer.extra()), login=CLIENT, password="canary-wrong")
     good = settings(token_kafka, issuer)
 

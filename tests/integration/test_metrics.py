@@ -1,5 +1,6 @@
 """What Prometheus is told of pipelines, from a real ledger by a reader's login. Who may ask: tests/airflow/test_metrics.py."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -73,7 +74,7 @@ def test_an_empty_ledger_is_up(reader: str) -> None:
 
 
 def test_a_counter_never_goes_down_and_is_the_same_for_a_server_that_was_started_again(
-    world: World, reader: str, postgres_dsn: str
+    world: World, reader: str
 ) -> None:
     """Each epoch is read once, in several steps; an aborted one that is tried again is counted as it is then."""
     seen: list[Values] = []
@@ -155,6 +156,7 @@ def test_a_ledger_that_cannot_be_read_is_down_and_nothing_else_is_told(
     world: World, reader: str, postgres_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says why, without the password."""
+    caplog.set_level(logging.DEBUG)
     world.to_committed()
     assert told(reader)["up"] == 1
 

@@ -15,7 +15,6 @@ from epochline.testing import EpochRunner, Record
 from tests.databases import query
 from tests.integration.logins import Login
 
-ROOT = Path(__file__).parents[2]
 COLUMNS = {"id": "bigint", "customer": "text", "amount": "numeric(12,2)"}
 
 ADA, GRACE = ({"id": 1, "customer": "ada", "amount": 12.5}, {"id": 2, "customer": "grace", "amount": 30})

@@ -19,7 +19,16 @@ from tests.databases import set_aside
 from tests.driver import Driver, epoch_of
 from tests.integration.bench import ADD, KV, UPSERT, Bench, NewBench, Row, kv
 from tests.integration.guarantee import broken
-from tests.integration.operating import FIRST, act, again, begun_at_the_end, extend_back, with_savepoint
+from tests.integration.operating import (
+    FIRST,
+    act,
+    again,
+    begun_at_the_end,
+    exported,
+    extend_back,
+    imported,
+    with_savepoint,
+)
 
 CHAIN = (
     "SELECT generation, partition, start_offset, until_offset, chosen_by FROM epochline.committed_ranges"
@@ -358,16 +367,11 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
 ) -> None:
     """C11: the file says which epoch it is and where each partition stood; a damaged one is refused."""
     it = with_savepoint(bench)
-    file = tmp_path / "before.zip"
-    with it.ledger.transaction() as tx, file.open("wb") as into:
-        found = tx.savepoints.find("orders", "before")
-        assert found is not None
-        tx.savepoints.export(found, into)
+    file = exported(it, tmp_path / "before.zip")
     described = json.loads(zipfile.ZipFile(file).read("savepoint.json"))
     there = Bench(new_database(), it.sink, KV)
 
-    with there.ledger.transaction() as tx, file.open("rb") as source:
-        tx.savepoints.import_savepoint(source)
+    imported(there, file)
 
     assert described["epoch_id"] == 1
     assert {one["partition"]: one["next_offset"] for one in described["heads"]} == {0: 2, 1: 1}
@@ -379,9 +383,8 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
     assert heads(there) == {0: 2, 1: 1}
     (tmp_path / "damaged.zip").write_bytes(file.read_bytes()[:-30])
     for given, said in ((tmp_path / "damaged.zip", "no savepoint, or was damaged"), (file, "is here already")):
-        refusal = pytest.raises(SavepointFileError, match=said)
-        with given.open("rb") as source, refusal, there.ledger.transaction() as tx:
-            tx.savepoints.import_savepoint(source)
+        with pytest.raises(SavepointFileError, match=said):
+            imported(there, given)
 
 
 @pytest.fixture

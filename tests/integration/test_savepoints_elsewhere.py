@@ -4,7 +4,6 @@ import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,20 +13,11 @@ from epochline.operations import Request
 from tests.integration.counting import Counting
 from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import delete_topic, make_topic
+from tests.integration.operating import exported, imported
 from tests.integration.sinks_world import SinksPipeline, in_process, new_world
 
 ORDER = Request(actor="ada", reason="to another database")
 NewDatabase = Callable[[], str]
-
-
-def carried(it: Any, there: Any, file: Path, name: str = "before") -> None:
-    """The savepoint goes through a file into the other database."""
-    with it.ledger.transaction() as tx, file.open("xb") as into:
-        found = tx.savepoints.find(it.name, name)
-        assert found is not None
-        tx.savepoints.export(found, into)
-    with there.ledger.transaction() as tx, file.open("rb") as source:
-        tx.savepoints.import_savepoint(source)
 
 
 @pytest.fixture
@@ -52,7 +42,7 @@ def test_a_new_pipeline_in_another_database_reads_on_where_the_savepoint_stood(
     world: SinksPipeline, second: InProcess, tmp_path: Path
 ) -> None:
     """C11, C13, INV-1: no record before it, each after it once; the first pipeline goes on undisturbed."""
-    carried(world.it, second, tmp_path / "file")
+    imported(second, exported(world.it, tmp_path / "file"))
 
     second.act("restore", ORDER, name="before", of=world.it.name)
     second.epoch()
@@ -72,7 +62,7 @@ def test_a_pipeline_of_the_same_name_there_does_not_take_it_for_its_own(
     pipeline = world.it.pipeline.model_copy(update={"source": source})
     there = in_process(new_database(), world.bootstrap, pipeline).create()
     there.epoch()
-    carried(world.it, there, tmp_path / "file")
+    imported(there, exported(world.it, tmp_path / "file"))
 
     with pytest.raises(ActionRefusedError, match="came from a file; a new pipeline begins from it"):
         there.act("restore", ORDER, name="before")
@@ -84,7 +74,7 @@ def test_a_log_that_is_not_the_one_of_the_savepoint_is_refused(
     world: SinksPipeline, second: InProcess, tmp_path: Path
 ) -> None:
     """INV-8: the topic was made again, and holds as many records."""
-    carried(world.it, second, tmp_path / "file")
+    imported(second, exported(world.it, tmp_path / "file"))
     delete_topic(world.bootstrap, world.source)
     make_topic(world.bootstrap, world.source, 2)
     world.produce("1", "2", "3", "4", "5")
@@ -119,7 +109,7 @@ def test_state_has_the_same_values_in_the_same_columns_there(
     it, there = Shopping(postgres_dsn, "orders"), Shopping(new_database(), "second")
     it.epoch({"person": 7, "amount": 20, "bought": 3}, {"person": 8, "amount": 0, "bought": 1})
     it.act("savepoint", ORDER, name="before")
-    carried(it, there, tmp_path / "file")
+    imported(there, exported(it, tmp_path / "file"))
     there.kafka.produce("orders", 0, 2)
 
     there.act("restore", ORDER, name="before", of="orders")
@@ -136,19 +126,14 @@ def test_a_file_of_a_version_that_lost_the_order_of_the_columns_is_refused(
     it, there = Shopping(postgres_dsn, "orders"), Shopping(new_database(), "second")
     it.epoch({"person": 7, "amount": 20, "bought": 3})
     it.act("savepoint", ORDER, name="before")
-    with it.ledger.transaction() as tx, (tmp_path / "file").open("xb") as into:
-        found = tx.savepoints.find("orders", "before")
-        assert found is not None
-        tx.savepoints.export(found, into)
-    with zipfile.ZipFile(tmp_path / "file") as now, zipfile.ZipFile(tmp_path / "older", "w") as older:
+    with zipfile.ZipFile(exported(it, tmp_path / "file")) as now, zipfile.ZipFile(tmp_path / "older", "w") as older:
         described = json.loads(now.read("savepoint.json"))
         [state] = described["states"]
         state["columns"] = dict(state["columns"])
         older.writestr("state-0.txt", now.read("state-0.txt"))
         older.writestr("savepoint.json", json.dumps(described, sort_keys=True))
 
-    refusal = pytest.raises(SavepointFileError, match="lost the order of the columns")
-    with refusal, there.ledger.transaction() as tx, (tmp_path / "older").open("rb") as source:
-        tx.savepoints.import_savepoint(source)
+    with pytest.raises(SavepointFileError, match="lost the order of the columns"):
+        imported(there, tmp_path / "older")
 
     assert there.sql("SELECT count(*) FROM epochline.savepoint") == [(0,)]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from epochline.protocol.planning import SourceView
 from tests.unit.partitions import tp, view
 from tests.ways import way_on
 
-NIGHT = datetime(2026, 11, 24, 2, 30, tzinfo=UTC)
 NAMES = ("first", "second", "third")
 DECLARED = """
 from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag

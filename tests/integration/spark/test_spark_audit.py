@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from epochline.sinks.file_manifest import committed_files
 from epochline.sources.several import SeveralOffsets
 from tests.commands import COMMAND, Call
 from tests.integration import kafka_topics
+from tests.integration.auditing import Said, said_by_audit
 from tests.integration.sinks_world import new_topics
 from tests.integration.spark.conftest import Runs, Servers
 
@@ -91,8 +93,7 @@ def record(k: str, v: int, second: int = 0, **more: Any) -> bytes:
 
 
 NewRun = Callable[..., Runs]
-Found = tuple[int, list[tuple[Any, ...]], list[dict[str, Any]], dict[str, Any]]
-Audit = Callable[..., Found]
+Audit = Callable[..., Said]
 
 
 @pytest.fixture
@@ -113,15 +114,7 @@ def audit(servers: Servers, on_servers: Call, monkeypatch: pytest.MonkeyPatch) -
     """The command with the session of these tests; exit code, differences, epochs and the summary."""
     monkeypatch.setattr("epochline.cli.execution.start_spark", lambda *_: servers.spark)
 
-    def audited(*arguments: object) -> Found:
-        code, out, err = on_servers("audit", servers.name, "--json", *arguments)
-        assert err == ""
-        lines = [json.loads(line) for line in out.splitlines()]
-        found = [line["difference"] for line in lines if "difference" in line]
-        shown = [(d["where"], d["kind"], d["epoch_id"], d["offset"], d["said"]) for d in found]
-        return code, shown, [line["epoch"] for line in lines if "epoch" in line], lines[-1]["summary"]
-
-    return audited
+    return partial(said_by_audit, on_servers, servers.name, place="epoch_id")
 
 
 @pytest.mark.slow
