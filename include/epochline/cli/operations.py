@@ -243,9 +243,8 @@ def _run_epochs(
     agreed = [confirmed]
 
     def plan(run: Run, writers: int | None) -> Plan:
-        return action.plan(
-            subject, parsed, request, run, writers=writers, confirmed=agreed.pop() if agreed else None
-        )  # fmt: skip
+        first = agreed.pop() if agreed else None
+        return action.plan(subject, parsed, request, run, writers=writers, confirmed=first)
 
     with Execution(declared, plan) as execution:
         execution.epochs(
