@@ -18,8 +18,7 @@ from epochline import NoRestart, Settings
 from epochline.airflow import operators
 from epochline.airflow.dag import build_dag
 from epochline.airflow.operators import PlanEpochOperator
-from epochline.coordinator import LEASE, abort, renew
-from epochline.coordinator.recover import recover
+from epochline.coordinator import LEASE, abort, recover, renew
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState, Run
 from tests.airflow.conftest import Scheduler, Values, eventually
@@ -183,8 +182,7 @@ def test_a_plan_that_waits_takes_no_retry_while_the_other_run_is_alive(monkeypat
         if at_work[0]:
             renew(world.ledger, ticket, world.run_of("run-1"), lease=LEASE)
 
-    for name, stand_in in {"sleep": sleep, "clock": lambda: waited[0]}.items():
-        monkeypatch.setitem(recover.__kwdefaults__, name, stand_in)  # type: ignore[arg-type]
+    monkeypatch.setattr(recover, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: waited[0]))
     reached = SimpleNamespace(ledger=lambda _: world.ledger, offsets=lambda _: world.kafka)
     monkeypatch.setattr(operators, "adapters", lambda: reached)
     monkeypatch.setattr(operators, "writers_of", lambda _: None)
