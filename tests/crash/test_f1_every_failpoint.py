@@ -14,27 +14,42 @@ from tests.crash.fired import IN_SPARK, WITH_GAPS, WITH_LOSSES, failpoints_of_a_
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.servers import end_other_sessions
 
-FirstScenario = Callable[[str, NewCase], tuple[Scenario, int]]
+Passed = Callable[[str], Counter[str]]
+FirstScenario = Callable[[str], tuple[Scenario, int]]
 Kill = Callable[[Scenario, str], None]
 
 
 @pytest.fixture(scope="module")
-def first_scenario(tmp_path_factory: pytest.TempPathFactory) -> FirstScenario:
-    """Gives the first scenario whose task passes a failpoint, and how often; it and those before are run once."""
-    passed: dict[str, Counter[str]] = {}
+def traces() -> dict[str, Counter[str]]:
+    return {}
 
-    def find(failpoint: str, new_case: NewCase) -> tuple[Scenario, int]:
+
+@pytest.fixture
+def passed(traces: dict[str, Counter[str]], tmp_path: Path, new_case: NewCase) -> Passed:
+    """Runs a scenario to the end, undisturbed and once, and says how often its task passes each failpoint."""
+
+    def trace(name: str) -> Counter[str]:
+        if name not in traces:
+            scenario, written = SCENARIOS[name], tmp_path / "passed"
+            written.write_text("")
+            line = new_case(scenario.before, **scenario.of_case)
+            line.take(scenario.step, scenario.run, trace=written)
+            scenario.after(line)
+            recover(line)
+            traces[name] = Counter(written.read_text().split())
+        return traces[name]
+
+    return trace
+
+
+@pytest.fixture
+def first_scenario(passed: Passed) -> FirstScenario:
+    """Gives the first scenario whose task passes a failpoint, and how often."""
+
+    def find(failpoint: str) -> tuple[Scenario, int]:
         for name, scenario in SCENARIOS.items():
-            if name not in passed:
-                trace = tmp_path_factory.mktemp("trace") / "passed"
-                trace.touch()
-                line = new_case(scenario.before, **scenario.of_case)
-                line.take(scenario.step, scenario.run, trace=trace)
-                scenario.after(line)
-                recover(line)
-                passed[name] = Counter(trace.read_text().split())
-            if failpoint in passed[name]:
-                return scenario, passed[name][failpoint]
+            if times := passed(name)[failpoint]:
+                return scenario, times
         raise AssertionError(f"no scenario passes {failpoint}: add one to tests/crash/scenarios.py")
 
     return find
@@ -57,20 +72,26 @@ def kill(new_case: NewCase) -> Kill:
     return kill_at
 
 
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_in_which_nothing_is_killed_ends_exact(name: str, passed: Passed) -> None:
+    """I1, I2, I4, I6: what the other tests find, only their kill can have caused."""
+    assert passed(name)
+
+
 POINTS = [name for name in failpoints_of_a_run() if name not in IN_SPARK | WITH_GAPS | WITH_LOSSES]
 
 
 @pytest.mark.fault("F1")
 @pytest.mark.parametrize("name", POINTS)
 def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
-    name: str, first_scenario: FirstScenario, new_case: NewCase, kill: Kill, fired: Path
+    name: str, first_scenario: FirstScenario, kill: Kill, fired: Path
 ) -> None:
     """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: the first time that it is passed.
 
     Q3, Q4, X12: at whichever point, the ledger alone says where to go on, and target and ledger end up the same.
     G10: each task has a process and an empty work folder of its own, and leaves nothing there.
     """
-    scenario, _ = first_scenario(name, new_case)
+    scenario, _ = first_scenario(name)
 
     kill(scenario, f"{name}@1")
 
@@ -80,10 +101,10 @@ def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
 @pytest.mark.slow
 @pytest.mark.fault("F1")
 def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
-    first_scenario: FirstScenario, new_case: NewCase, kill: Kill
+    first_scenario: FirstScenario, kill: Kill
 ) -> None:
     """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: of each point that a task passes more than once."""
-    scenarios = {name: first_scenario(name, new_case) for name in POINTS}
+    scenarios = {name: first_scenario(name) for name in POINTS}
     again = {name: (scenario, times) for name, (scenario, times) in scenarios.items() if times > 1}
     assert again
 
