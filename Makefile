@@ -36,7 +36,7 @@ setup: $(INSTALLED) ## virtual environment, pinned packages, jars, everything co
 # Stamped when everything is there, so that an interrupted setup is simply run again.
 $(INSTALLED): requirements.txt requirements-dev.txt pyproject.toml
 	@python=$$(include/prerequisites.sh) || exit 1; \
-	echo "setup     virtual environment in $(VENV) (the first time takes a minute or two)"; \
+	echo "setup     virtual environment in $(VENV) (the first time it downloads packages for some minutes)"; \
 	"$$python" -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check "$(UV)"
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --compile-bytecode -r requirements.txt -r requirements-dev.txt
