@@ -160,16 +160,17 @@ class Nodes:
         Each node is asked: one that was cut off says what was true before, until it has heard of its successors.
         """
 
-        async def asked(admin: Any, number: int) -> Any:
+        async def each(admin: Any) -> dict[int, Any]:
             await admin._get_cluster_metadata([])
             every = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-            return await admin._manager.send(every, node_id=number, request_timeout_ms=5_000)
+            send = admin._manager.send
+            return {number: await send(every, node_id=number, request_timeout_ms=5_000) for number in self.nodes}
 
         with contextlib.suppress(KafkaError), admin_of(self.bootstrap_servers) as admin:
             return [
                 f"{topic.name}-{one.partition_index} by {number}"
-                for number in self.nodes
-                for topic in admin._manager.run(asked, admin, number).topics
+                for number, told in admin._manager.run(each, admin).items()
+                for topic in told.topics
                 for one in topic.partitions
                 if len(one.isr_nodes) < len(one.replica_nodes)
             ]

@@ -121,7 +121,7 @@ class Deliberating(io.TextIOBase):
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self._meanwhile = meanwhile
 
-    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override] # bytes in its base class
         self._meanwhile()
         return "y\n"
 

@@ -75,7 +75,7 @@ ledger.autocommit = True
 with ledger.cursor() as cursor:
     state = None
     while state != "FENCED":
-        time.sleep(0.1)
+        time.sleep(0.1)  # between two looks, until the abort has come
         cursor.execute("SELECT state FROM epochline.attempts")
         [(state,)] = cursor.fetchall()
 raise SystemExit(1)
